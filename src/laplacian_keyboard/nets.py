@@ -1,0 +1,71 @@
+"""Neural networks as pytrees of arrays: plain `jax.jit`, `jax.vmap` and `jax.grad` apply.
+
+Everything acts on one example; the caller maps over batches. A network of the module `MLP` is
+its weights, with the activation kept as static metadata, so no filtered transformation is needed.
+"""
+
+import math
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float, PRNGKeyArray
+
+LAYER_NORM_EPSILON = 1e-5
+
+
+class Linear(eqx.Module):
+    """An affine map, orthogonally initialised."""
+
+    weight: Float[Array, "i o"]
+    bias: Float[Array, "o"]
+
+    def __init__(self, size_in: int, size_out: int, *, gain: float = 1.0, key: PRNGKeyArray):
+        initializer = jax.nn.initializers.orthogonal(gain)
+        self.weight = initializer(key, (size_in, size_out), jnp.float32)
+        self.bias = jnp.zeros(size_out)
+
+    def __call__(self, x: Float[Array, "*b i"]) -> Float[Array, "*b o"]:
+        return x @ self.weight + self.bias
+
+
+class MLP(eqx.Module):
+    """Linear layers with ReLU between them, optionally normalised before the ReLU."""
+
+    layers: tuple[Linear, ...]
+    norm: bool = eqx.field(static=True)
+
+    def __init__(
+        self,
+        size_in: int,
+        hidden: Sequence[int],
+        size_out: int,
+        *,
+        norm: bool = False,
+        out_gain: float = 1.0,
+        key: PRNGKeyArray,
+    ):
+        sizes = [size_in, *hidden, size_out]
+        gains = [math.sqrt(2.0)] * len(hidden) + [out_gain]
+        keys = jax.random.split(key, len(gains))
+        self.layers = tuple(
+            Linear(i, o, gain=gain, key=k)
+            for i, o, gain, k in zip(sizes[:-1], sizes[1:], gains, keys, strict=True)
+        )
+        self.norm = norm
+
+    def __call__(self, x: Float[Array, "*b i"]) -> Float[Array, "*b o"]:
+        *hidden, head = self.layers
+        for layer in hidden:
+            x = layer(x)
+            x = jax.nn.relu(layer_norm(x) if self.norm else x)
+        return head(x)
+
+
+def layer_norm(x: Float[Array, "*b i"]) -> Float[Array, "*b i"]:
+    """Zero mean and unit variance over the last axis; no learned scale or shift."""
+    centred = x - jnp.mean(x, axis=-1, keepdims=True)
+    variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
+    return centred * jax.lax.rsqrt(variance + LAYER_NORM_EPSILON)
