@@ -1,0 +1,128 @@
+"""Gymnasium's interfaces over pure-JAX worlds."""
+
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from laplacian_keyboard.envs.grid import GridMap, GridWorld, four_rooms
+from laplacian_keyboard.types import Spec, World
+
+
+def spaces_of(spec: Spec) -> tuple[gymnasium.Space, gymnasium.Space]:
+    """Observation and action space of a world."""
+    observation = gymnasium.spaces.Box(-np.inf, np.inf, (spec.obs_dim,), np.float32)
+    if spec.discrete:
+        return observation, gymnasium.spaces.Discrete(spec.num_actions)
+    return observation, gymnasium.spaces.Box(-1.0, 1.0, (spec.action_dim,), np.float32)
+
+
+class JaxVectorEnv(VectorEnv):
+    """Many copies of a pure-JAX world. A finished episode is reset in the same step; its last
+    observation is in `infos["final_obs"]`."""
+
+    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}  # noqa: RUF012
+
+    def __init__(self, world: World, num_envs: int):
+        self.world = world
+        self.num_envs = num_envs
+        self.single_observation_space, self.single_action_space = spaces_of(world.spec)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+
+    def reset(self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None):
+        if seed is None:
+            seed = int(self.np_random.integers(2**31))
+        self._key = jax.random.key(seed if isinstance(seed, int) else seed[0])
+        self._key, key = jax.random.split(self._key)
+        self._state, obs = _reset(self.world, jax.random.split(key, self.num_envs))
+        return np.asarray(obs), {}
+
+    def step(self, actions: Any):
+        self._key, key = jax.random.split(self._key)
+        self._state, timestep, obs = _step(
+            self.world, self._state, jnp.asarray(actions), jax.random.split(key, self.num_envs)
+        )
+        last, ended = np.asarray(timestep.last), np.asarray(timestep.discount) == 0.0
+        infos: dict[str, Any] = {}
+        if last.any():
+            infos = {"final_obs": np.asarray(timestep.obs), "_final_obs": last}
+        return np.asarray(obs), np.asarray(timestep.reward), ended, last & ~ended, infos
+
+
+@jax.jit
+def _reset(world: World, keys: Any):
+    return jax.vmap(world.reset)(keys)
+
+
+@jax.jit
+def _step(world: World, state: Any, action: Any, keys: Any):
+    """A step, and the state and observation to go on from: a reset's where the episode ended."""
+    state, timestep = jax.vmap(world.step)(state, action)
+    fresh_state, fresh_obs = jax.vmap(world.reset)(keys)
+    choose = lambda new, old: jnp.where(  # noqa: E731
+        timestep.last.reshape(-1, *[1] * (new.ndim - 1)), new, old
+    )
+    return (
+        jax.tree.map(choose, fresh_state, state),
+        timestep,
+        choose(fresh_obs, timestep.obs),
+    )
+
+
+class JaxEnv(gymnasium.Env):
+    """One copy of a pure-JAX world."""
+
+    metadata = {"render_modes": []}  # noqa: RUF012
+
+    def __init__(self, world: World):
+        self.world = world
+        self.observation_space, self.action_space = spaces_of(world.spec)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        super().reset(seed=seed)
+        key = jax.random.key(int(self.np_random.integers(2**31)))
+        self._state, obs = _reset_one(self.world, key)
+        return np.asarray(obs), {}
+
+    def step(self, action: Any):
+        self._state, timestep = _step_one(self.world, self._state, jnp.asarray(action))
+        ended = float(timestep.discount) == 0.0
+        truncated = bool(timestep.last) and not ended
+        return np.asarray(timestep.obs), float(timestep.reward), ended, truncated, {}
+
+
+@jax.jit
+def _reset_one(world: World, key: Any):
+    return world.reset(key)
+
+
+@jax.jit
+def _step_one(world: World, state: Any, action: Any):
+    return world.step(state, action)
+
+
+def make_grid(
+    map_file: str | None = None, goal: tuple[int, int] | None = None, time_limit: int = 50
+) -> JaxEnv:
+    """A grid world: Four-Rooms, or a map file. `goal` is (row, column); None uses the map's own."""
+    return JaxEnv(_grid_world(map_file, goal, time_limit))
+
+
+def make_grid_vector(
+    num_envs: int = 1,
+    map_file: str | None = None,
+    goal: tuple[int, int] | None = None,
+    time_limit: int = 50,
+) -> JaxVectorEnv:
+    return JaxVectorEnv(_grid_world(map_file, goal, time_limit), num_envs)
+
+
+def _grid_world(map_file: str | None, goal: tuple[int, int] | None, time_limit: int) -> GridWorld:
+    grid = four_rooms() if map_file is None else GridMap.load(map_file)
+    goals = None if goal is None else [grid.cell_number(*goal)]
+    return GridWorld.from_map(grid, goals=goals, time_limit=time_limit)
