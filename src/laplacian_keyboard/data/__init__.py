@@ -1,0 +1,1 @@
+"""Reward-free experience: datasets on disk and in memory, and sampling from them."""

@@ -1,0 +1,191 @@
+"""Experience on the device, and sampling from it: pure functions, jitted by the caller.
+
+Rows follow the ExORL layout: an episode of T steps has T + 1 rows, row 0 being the reset; row t
+holds the observation after step t, the action that led to it and the discount there. A transition
+is named by the row it starts from. The rows never say where an episode ends; the index arrays do,
+and every sampler goes through them, so no sample crosses an episode.
+"""
+
+from typing import Literal, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Float, Int, PRNGKeyArray, Shaped
+
+from laplacian_keyboard.types import Pairs, Spec, Transition, UserError
+
+Negatives: TypeAlias = Literal["independent", "same-episode"]
+
+
+class Experience(eqx.Module):
+    """Episodes as arrays, ready for jitted sampling. Observations keep the type they came in
+    (one-hot observations fit in uint8) and become float32 when sampled."""
+
+    obs: Shaped[Array, "rows o"]
+    action: Shaped[Array, "rows ..."]
+    discount: Float[Array, "rows"]
+    start: Int[Array, "n"]
+    """The row each transition starts from."""
+    last: Int[Array, "n"]
+    """The last row of that transition's episode."""
+    first: Int[Array, "n"]
+    """The first row of that transition's episode."""
+    num_actions: int = eqx.field(static=True)
+    """Number of discrete actions; 0 for continuous actions."""
+
+    @classmethod
+    def from_episodes(
+        cls, obs: np.ndarray, action: np.ndarray, discount: np.ndarray, *, num_actions: int = 0
+    ) -> "Experience":
+        """From equally long episodes: `obs (e, T+1, o)`, `action (e, T+1, ...)`,
+        `discount (e, T+1)`."""
+        lengths = np.full(obs.shape[0], obs.shape[1] - 1)
+        flatten = lambda x: x.reshape(-1, *x.shape[2:])  # noqa: E731
+        return cls.from_rows(
+            flatten(obs), flatten(action), flatten(discount), lengths, num_actions=num_actions
+        )
+
+    @classmethod
+    def from_rows(
+        cls,
+        obs: np.ndarray,
+        action: np.ndarray,
+        discount: np.ndarray,
+        lengths: np.ndarray,
+        *,
+        num_actions: int = 0,
+    ) -> "Experience":
+        """From rows of episodes laid end to end; `lengths` counts the steps of each episode."""
+        lengths = np.asarray(lengths, np.int64)
+        if not len(lengths) or lengths.min() < 1:
+            raise UserError("experience needs at least one episode, each of at least one step")
+        if len(obs) != np.sum(lengths + 1):
+            raise UserError(
+                f"{len(obs)} rows do not fit episodes of {np.sum(lengths)} steps in total: an "
+                "episode of T steps has T + 1 rows"
+            )
+        first = np.concatenate([[0], np.cumsum(lengths + 1)[:-1]])
+        step = np.arange(np.sum(lengths)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        start = np.repeat(first, lengths) + step
+        return cls(
+            obs=jnp.asarray(obs),
+            action=jnp.asarray(action),
+            discount=jnp.asarray(discount, jnp.float32),
+            start=jnp.asarray(start, jnp.int32),
+            last=jnp.asarray(np.repeat(first + lengths, lengths), jnp.int32),
+            first=jnp.asarray(np.repeat(first, lengths), jnp.int32),
+            num_actions=num_actions,
+        )
+
+    @property
+    def num_transitions(self) -> int:
+        return self.start.shape[0]
+
+    @property
+    def spec(self) -> Spec:
+        action_dim = 0 if self.num_actions else self.action.shape[-1]
+        return Spec(self.obs.shape[-1], self.num_actions, action_dim)
+
+
+def sample_observations(data: Experience, count: int, *, key: PRNGKeyArray) -> Float[Array, "b o"]:
+    """States reached by random transitions."""
+    index = jax.random.randint(key, (count,), 0, data.num_transitions)
+    return _rows(data, data.start[index] + 1)
+
+
+def sample_transitions(data: Experience, count: int, *, key: PRNGKeyArray) -> Transition:
+    """Random transitions; the dataset is reward-free, so their reward is 0."""
+    start = data.start[jax.random.randint(key, (count,), 0, data.num_transitions)]
+    return Transition(
+        obs=_rows(data, start),
+        action=data.action[start + 1],
+        reward=jnp.zeros(count),
+        discount=data.discount[start + 1],
+        next_obs=_rows(data, start + 1),
+    )
+
+
+def sample_pairs(
+    data: Experience,
+    count: int,
+    *,
+    discount: float,
+    negatives: Negatives,
+    num_negatives: int,
+    key: PRNGKeyArray,
+) -> Pairs:
+    """States, states shortly after them, and `num_negatives` batches of other states.
+
+    The gap is geometric with parameter `discount`, truncated and renormalised to what is left of
+    the episode. Negatives are drawn from the whole dataset, or, as in the paper, from the episode
+    of the reference state.
+    """
+    key_start, key_gap, key_negative = jax.random.split(key, 3)
+    index = jax.random.randint(key_start, (count,), 0, data.num_transitions)
+    start, last, first = data.start[index], data.last[index], data.first[index]
+    gap = truncated_geometric(discount, last - start, key=key_gap)
+    if negatives == "same-episode":
+        fraction = jax.random.uniform(key_negative, (num_negatives, count))
+        rows = first + jnp.floor(fraction * (last - first + 1)).astype(jnp.int32)
+        negative = _rows(data, jnp.minimum(rows, last))
+    else:
+        flat = sample_observations(data, num_negatives * count, key=key_negative)
+        negative = flat.reshape(num_negatives, count, -1)
+    return Pairs(_rows(data, start), _rows(data, start + gap), negative)
+
+
+def truncated_geometric(
+    discount: float, longest: Int[Array, "b"], *, key: PRNGKeyArray
+) -> Int[Array, "b"]:
+    """Gaps 1, 2, ..., `longest` with probability proportional to `discount ** gap`."""
+    if discount == 0.0:
+        return jnp.ones_like(longest)
+    uniform = jax.random.uniform(key, longest.shape)
+    if discount == 1.0:
+        extra = jnp.floor(uniform * longest)
+    else:
+        within = 1.0 - discount ** longest.astype(jnp.float32)
+        extra = jnp.floor(jnp.log1p(-within * uniform) / jnp.log(discount))
+    return 1 + jnp.clip(extra.astype(jnp.int32), 0, longest - 1)
+
+
+def _rows(data: Experience, rows: Int[Array, "*b"]) -> Float[Array, "*b o"]:
+    return data.obs[rows].astype(jnp.float32)
+
+
+class Replay(eqx.Module):
+    """A ring buffer of transitions on the device."""
+
+    storage: Transition
+    size: Int[Array, ""]
+    """Transitions stored so far, at most the capacity."""
+    head: Int[Array, ""]
+    """Where the next one goes."""
+
+    @classmethod
+    def create(cls, example: Transition, capacity: int) -> "Replay":
+        """An empty buffer for transitions shaped like `example` (one transition)."""
+        zeros = lambda x: jnp.zeros((capacity, *jnp.shape(x)), jnp.result_type(x))  # noqa: E731
+        return cls(jax.tree.map(zeros, example), jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
+
+    @property
+    def capacity(self) -> int:
+        return self.storage.reward.shape[0]
+
+    def add(self, batch: Transition) -> "Replay":
+        """The buffer with a batch added, the oldest entries overwritten."""
+        count = batch.reward.shape[0]
+        slots = (self.head + jnp.arange(count)) % self.capacity
+        storage = jax.tree.map(lambda old, new: old.at[slots].set(new), self.storage, batch)
+        return Replay(
+            storage,
+            jnp.minimum(self.size + count, self.capacity),
+            (self.head + count) % self.capacity,
+        )
+
+    def sample(self, count: int, *, key: PRNGKeyArray) -> Transition:
+        index = jax.random.randint(key, (count,), 0, jnp.maximum(self.size, 1))
+        return jax.tree.map(lambda x: x[index], self.storage)
