@@ -1,0 +1,1 @@
+"""Stage 2: universal successor features over a basis."""

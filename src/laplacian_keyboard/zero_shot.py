@@ -1,0 +1,51 @@
+"""Zero-shot control: a task, seen as rewards on a few states, becomes the weights w.
+
+The paper takes `w = 1/N sum r(s') phi(s')`, which is the least-squares solution when the features
+are orthonormal on the data. `least-squares` does not need that; both leave the constant to e_0,
+which the basis drops: a constant reward changes no behavior.
+"""
+
+from typing import Literal, NamedTuple, TypeAlias
+
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float
+
+from laplacian_keyboard.successor.weights import to_sphere
+
+Method: TypeAlias = Literal["mean", "least-squares"]
+
+
+class Inference(NamedTuple):
+    """A task's weights, and how much of the task they leave out."""
+
+    w: Float[Array, "k"]
+    """The weights at the radius the behaviors were trained on."""
+    raw: Float[Array, "k"]
+    """The regression's weights: `raw . phi` approximates the reward."""
+    residual: Float[Array, ""]
+    """Fraction of the reward's variance outside the span of the basis: 0 inside, 1 orthogonal."""
+
+
+def infer(
+    phi: Float[Array, "n k"], rewards: Float[Array, "n"], method: Method = "least-squares"
+) -> Inference:
+    """Weights of the task whose rewards on n states with features `phi` are `rewards`."""
+    raw = phi.T @ rewards / rewards.shape[0] if method == "mean" else regress(phi, rewards)
+    return Inference(to_sphere(raw), raw, residual(phi, rewards))
+
+
+def regress(phi: Float[Array, "n k"], rewards: Float[Array, "n"]) -> Float[Array, "k"]:
+    """Least squares with a free constant."""
+    centred = phi - jnp.mean(phi, axis=0)
+    solution, *_ = jnp.linalg.lstsq(centred, rewards - jnp.mean(rewards))
+    return solution
+
+
+def residual(phi: Float[Array, "n k"], rewards: Float[Array, "n"]) -> Float[Array, ""]:
+    """The part of the rewards' variance that no weights explain, in [0, 1]."""
+    centred = rewards - jnp.mean(rewards)
+    explained = (phi - jnp.mean(phi, axis=0)) @ regress(phi, rewards)
+    variance = jnp.mean(jnp.square(centred))
+    left = jnp.mean(jnp.square(centred - explained))
+    return jnp.where(variance > 0, jnp.clip(left / jnp.maximum(variance, 1e-30), 0.0, 1.0), 0.0)
