@@ -1,0 +1,238 @@
+"""Files that are either whole or not there: arrays, JSON, and the folder of a run.
+
+Everything is written under a temporary name, flushed and renamed. Arrays are safetensors with a
+checksum of their bytes; nothing is ever pickled.
+"""
+
+import fcntl
+import importlib.metadata
+import json
+import os
+import platform
+import sys
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from laplacian_keyboard.types import UserError
+
+Tree = TypeVar("Tree")
+
+RECORDED_PACKAGES = ("laplacian-keyboard", "jax", "jaxlib", "numpy", "optax", "equinox", "mujoco")
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that a crash leaves either the old content or the new."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_atomically(path, (json.dumps(value, indent=1) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UserError(f"{path} is not valid JSON ({error}); remove it to start afresh") from error
+
+
+def save_arrays(path: Path, tree: Any, metadata: Mapping[str, str] | None = None) -> None:
+    """Write the arrays of a pytree under the names of their places in it."""
+    arrays = _named_arrays(jax.device_get(tree))
+    metadata = {**(metadata or {}), "checksum": _checksum(arrays)}
+    write_atomically(path, safetensors.numpy.save(arrays, metadata))
+
+
+def load_arrays(path: Path, like: Tree) -> tuple[Tree, dict[str, str]]:
+    """Arrays written by `save_arrays`, in the structure of `like`, and their metadata.
+
+    `like` may hold arrays or shapes; names, shapes and types must all agree.
+    """
+    arrays, metadata = read_arrays(path)
+    wanted = _named_leaves(like)
+    if missing := sorted(wanted.keys() - arrays.keys()):
+        raise UserError(f"{path} lacks {missing[0]}: it was written by other settings")
+    if unknown := sorted(arrays.keys() - wanted.keys()):
+        raise UserError(f"{path} has {unknown[0]}, which is not expected: other settings wrote it")
+    for name, leaf in wanted.items():
+        found, expected = arrays[name], (tuple(leaf.shape), np.dtype(leaf.dtype))
+        if (found.shape, found.dtype) != expected:
+            raise UserError(
+                f"{path}: {name} is {found.dtype}{list(found.shape)}, expected "
+                f"{expected[1]}{list(expected[0])}: it was written by other settings"
+            )
+    structure = jax.tree.structure(like)
+    leaves = [jax.numpy.asarray(arrays[name]) for name in wanted]
+    return jax.tree.unflatten(structure, leaves), metadata
+
+
+def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Named arrays and metadata of a file, its checksum verified."""
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            metadata = dict(file.metadata() or {})
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError as error:
+        raise UserError(f"{path} does not exist") from error
+    except (OSError, safetensors.SafetensorError, ValueError) as error:
+        raise UserError(
+            f"{path} is corrupt ({error}); remove it to train again from the last whole file"
+        ) from error
+    if metadata.pop("checksum", None) != _checksum(arrays):
+        raise UserError(
+            f"{path} is corrupt (its checksum does not match); remove it to train again"
+        )
+    return arrays, metadata
+
+
+def fingerprint(tree: Any) -> str:
+    """A short name for the arrays of a pytree: equal trees have equal ones."""
+    return _checksum(_named_arrays(jax.device_get(tree)))
+
+
+def _named_leaves(tree: Any) -> dict[str, Any]:
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {jax.tree_util.keystr(path) or "value": leaf for path, leaf in leaves}
+
+
+def _named_arrays(tree: Any) -> dict[str, np.ndarray]:
+    return {name: np.asarray(leaf, order="C") for name, leaf in _named_leaves(tree).items()}
+
+
+def _checksum(arrays: Mapping[str, np.ndarray]) -> str:
+    total = 0
+    for name in sorted(arrays):
+        total = zlib.crc32(
+            np.asarray(arrays[name], order="C").tobytes(), zlib.crc32(name.encode(), total)
+        )
+    return f"{total:08x}"
+
+
+def versions() -> dict[str, str]:
+    """The software a result was made with."""
+    found = {"python": platform.python_version()}
+    for package in RECORDED_PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+class RunFolder:
+    """The folder of one run: its settings, metrics, training state, result.
+
+    Opening a folder of the same settings resumes it; of other settings is an error that names the
+    first difference, and nothing is touched.
+    """
+
+    def __init__(self, path: str | Path, settings: dict[str, Any]):
+        self.path = Path(path)
+        settings = json.loads(json.dumps(settings))
+        config = self.path / "config.json"
+        if config.exists():
+            _require_same_settings(self.path, read_json(config).get("settings", {}), settings)
+        elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise UserError(
+                f"{self.path} exists and is not a run folder; choose another --out or remove it"
+            )
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot create {self.path}: {error.strerror or error}") from error
+        self._lock()
+        if not config.exists():
+            command = " ".join(["lk", *sys.argv[1:]])
+            write_json(config, {"command": command, "settings": settings, "versions": versions()})
+
+    def _lock(self) -> None:
+        # Held until the process ends, however it ends.
+        self._lock_file = (self.path / ".lock").open("w")
+        try:
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UserError(f"another process is writing to {self.path}") from error
+
+    @property
+    def is_done(self) -> bool:
+        return (self.path / "done").exists()
+
+    def result(self) -> dict[str, Any]:
+        return read_json(self.path / "result.json")
+
+    def finish(self, result: dict[str, Any]) -> None:
+        """Write the result, then the mark that the run is complete."""
+        write_json(self.path / "result.json", result)
+        (self.path / "state.safetensors").unlink(missing_ok=True)
+        write_atomically(self.path / "done", b"")
+
+    def save_state(self, stage: str, step: int, state: Any) -> None:
+        """The training state of a stage, replacing that of an earlier step or stage."""
+        save_arrays(self.path / "state.safetensors", state, {"stage": stage, "step": str(step)})
+
+    def stage(self) -> tuple[str, int] | None:
+        """The stage and step the stored training state belongs to."""
+        path = self.path / "state.safetensors"
+        if not path.exists():
+            return None
+        _, metadata = read_arrays(path)
+        return metadata["stage"], int(metadata["step"])
+
+    def load_state(self, stage: str, like: Tree) -> tuple[Tree, int] | None:
+        """The stored training state and its step, if there is one of this stage."""
+        found = self.stage()
+        if found is None or found[0] != stage:
+            return None
+        state, metadata = load_arrays(self.path / "state.safetensors", like)
+        return state, int(metadata["step"])
+
+    def log(self, stage: str, step: int, metrics: Mapping[str, Any]) -> None:
+        """Append one line to metrics.jsonl."""
+        line = json.dumps({"stage": stage, "step": step, **metrics})
+        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    def forget_after(self, stage: str, step: int) -> None:
+        """Drop logged lines of this stage past `step`, and a torn line: they will come again."""
+        path = self.path / "metrics.jsonl"
+        if not path.exists():
+            return
+        kept = []
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue
+            if entry["stage"] != stage or entry["step"] <= step:
+                kept.append(line + "\n")
+        write_atomically(path, "".join(kept).encode())
+
+
+def _require_same_settings(path: Path, stored: dict[str, Any], wanted: dict[str, Any]) -> None:
+    for name in sorted(stored.keys() | wanted.keys()):
+        old, new = stored.get(name), wanted.get(name)
+        if isinstance(old, dict) and isinstance(new, dict):
+            _require_same_settings(path, old, new)
+        elif old != new:
+            raise UserError(
+                f"{path} holds a run with {name} = {old}, not {new}; choose another --out, or "
+                "remove the folder to start afresh"
+            )
