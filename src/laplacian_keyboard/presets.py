@@ -1,0 +1,127 @@
+"""Every hyper-parameter in one place: `smoke` (seconds), `cpu` (minutes), `paper` (its tables)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+from laplacian_keyboard import player
+from laplacian_keyboard.baselines import td3
+from laplacian_keyboard.bases import laplacian
+from laplacian_keyboard.successor import discrete
+from laplacian_keyboard.types import UserError
+
+Name: TypeAlias = Literal["smoke", "cpu", "paper"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All stages of one way to run the method."""
+
+    basis: laplacian.Config
+    basis_steps: int
+    successor: discrete.Config
+    successor_steps: int
+    player: player.Config
+    player_steps: int
+    """Environment steps the player learns for."""
+    player_envs: int
+    """Environments the player learns in at once."""
+    player_updates: int
+    """Gradient steps for every choice of chords in all of them."""
+
+
+def settings(name: str, k: int) -> Settings:
+    """The settings of a preset for discrete actions with k keys."""
+    if name not in _DISCRETE:
+        raise UserError(f"unknown preset {name!r}; known presets: {', '.join(get_args(Name))}")
+    return _DISCRETE[name](k)
+
+
+def _smoke(k: int) -> Settings:
+    """Small enough for tests: nothing is learned well."""
+    return Settings(
+        basis=laplacian.Config(k=k, hidden=(32, 32), batch_size=64, step_size=1e-3),
+        basis_steps=60,
+        successor=discrete.Config(hidden=(32, 32), batch_size=32, step_size=1e-3, tau=0.01),
+        successor_steps=60,
+        player=player.Config(warmup=64, capacity=1_000, td3=td3.Config(hidden=(32, 32))),
+        player_steps=640,
+        player_envs=4,
+        player_updates=4,
+    )
+
+
+def _cpu(k: int) -> Settings:
+    """Four-Rooms in about a minute on two cores; the choices are measured in docs/four-rooms.md."""
+    basis_steps, successor_steps = 5_000, 12_000
+    return Settings(
+        basis=laplacian.Config(
+            k=k,
+            hidden=(128, 128, 128),
+            batch_size=256,
+            step_size=1e-3,
+            num_steps=basis_steps,
+            pair_discount=0.9,
+            barrier=2.0,
+        ),
+        basis_steps=basis_steps,
+        successor=discrete.Config(
+            hidden=(256, 256, 256),
+            batch_size=256,
+            step_size=3e-3,
+            num_steps=successor_steps,
+            tau=0.01,
+            gamma=0.9,
+            emphasis=10.0,
+        ),
+        successor_steps=successor_steps,
+        player=player.Config(
+            t_term=6,
+            gamma=0.95,
+            warmup=4_000,
+            capacity=20_000,
+            td3=td3.Config(
+                hidden=(256, 256),
+                batch_size=256,
+                actor_step_size=3e-4,
+                critic_step_size=1e-3,
+                tau=0.01,
+                policy_delay=2,
+                policy_noise=0.1,
+                exploration_noise=0.3,
+            ),
+        ),
+        player_steps=60_000,
+        player_envs=32,
+        player_updates=16,
+    )
+
+
+def _paper(k: int) -> Settings:
+    """The paper's table for discrete actions (its second, for Item-Collector); what it leaves open
+    is filled with the reference implementations' values."""
+    return Settings(
+        basis=laplacian.Config(k=k, pair_discount=0.1, step_size=1e-4),
+        basis_steps=500_000,
+        successor=discrete.Config(step_size=1e-4, max_grad_norm=0.01, tau=0.001, gamma=0.95),
+        successor_steps=1_000_000,
+        player=player.Config(
+            t_term=5,
+            gamma=0.95,
+            td3=td3.Config(
+                batch_size=32,
+                actor_step_size=1e-4,
+                critic_step_size=1e-4,
+                tau=0.001,
+                policy_delay=10,
+                policy_noise=0.0,
+                exploration_noise=0.1,
+            ),
+        ),
+        player_steps=500_000,
+        player_envs=1,
+        player_updates=5,
+    )
+
+
+_DISCRETE: dict[str, Callable[[int], Settings]] = {"smoke": _smoke, "cpu": _cpu, "paper": _paper}
