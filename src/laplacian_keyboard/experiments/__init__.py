@@ -1,0 +1,19 @@
+"""The tables and figures, one file each. A module with `run(preset, seeds)` is an experiment that
+`lk reproduce` runs."""
+
+import importlib
+from types import ModuleType
+
+from laplacian_keyboard.types import UserError
+
+EXPERIMENTS = {
+    "basis-options": "options of the Laplacian objective against exact eigenvectors of Four-Rooms",
+    "behavior-options": "choices of the behaviors' training against optimal values of Four-Rooms",
+}
+
+
+def load_experiment(name: str) -> ModuleType:
+    """The module of an experiment."""
+    if name not in EXPERIMENTS:
+        raise UserError(f"unknown experiment {name!r}; `lk reproduce list` names them all")
+    return importlib.import_module(f"{__name__}.{name.replace('-', '_')}")

@@ -1,0 +1,64 @@
+"""How the choices of stage 2 compare on Four-Rooms: value of the behaviors for rewards inside the
+span, over the optimal value."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from laplacian_keyboard import presets
+from laplacian_keyboard.data.collect import collect_random_walks
+from laplacian_keyboard.envs.domains import jax_world
+from laplacian_keyboard.envs.grid import four_rooms
+from laplacian_keyboard.experiments import stitching
+from laplacian_keyboard.experiments.demo import DATA_STEPS, EPISODE
+from laplacian_keyboard.experiments.eigenvectors import Geometry
+from laplacian_keyboard.keyboard import Keyboard, KeyboardConfig, KeyboardParams
+from laplacian_keyboard.pipeline import learn_basis, learn_behaviors, seed_of
+
+NUM_KEYS = 5
+NUM_TASKS = 100
+VARIANTS: dict[str, dict[str, Any]] = {
+    "as in the preset": {},
+    "plain vector loss (paper)": {"emphasis": 0.0},
+    "two hidden layers": {"hidden": (256, 256)},
+    "no layer normalisation": {"layer_norm": False},
+    "gamma 0.95": {"gamma": 0.95},
+}
+"""What each row changes in the preset."""
+
+
+def run(preset: str = "cpu", seeds: int = 3) -> list[dict[str, Any]]:
+    """One row for each variant: the in-span value of every seed, over 100 random w."""
+    world = jax_world("four-rooms", None, time_limit=EPISODE + 1)
+    data = collect_random_walks(world, steps=DATA_STEPS[preset], length=EPISODE, seed=0)
+    experience = data.experience()
+    geometry = Geometry.of(four_rooms())
+    settings = presets.settings(preset, NUM_KEYS)
+    keys = jax.vmap(jax.random.key)(jnp.arange(seeds))
+    encoders, _ = learn_basis(
+        settings.basis, experience, num_steps=settings.basis_steps, key=keys, quiet=False
+    )
+    rows = []
+    for name, change in VARIANTS.items():
+        config = dataclasses.replace(settings.successor, **change)
+        networks = learn_behaviors(
+            settings.basis,
+            config,
+            encoders,
+            experience,
+            num_steps=settings.successor_steps,
+            key=keys,
+            quiet=False,
+        )
+        described = KeyboardConfig(data.spec, settings.basis, config)
+        params = KeyboardParams(encoders, networks)
+        values = [
+            stitching.in_span_value(
+                Keyboard(described, seed_of(params, i)), geometry, num_tasks=NUM_TASKS
+            )
+            for i in range(seeds)
+        ]
+        rows.append({"variant": name, "in_span_value": [round(value, 4) for value in values]})
+    return rows
