@@ -2,11 +2,21 @@
 
 from gymnasium.vector import VectorEnv
 
+from laplacian_keyboard.envs import point_maze
 from laplacian_keyboard.envs.grid import GridMap, GridWorld, four_rooms
 from laplacian_keyboard.envs.gym import JaxVectorEnv
 from laplacian_keyboard.types import UserError
 
-DOMAINS = ("four-rooms", "grid:MAP_FILE", "cheetah", "walker", "quadruped")
+DOMAINS = (
+    "four-rooms",
+    "grid:MAP_FILE",
+    "point-maze",
+    "point-maze:MAP_FILE",
+    "cheetah",
+    "walker",
+    "quadruped",
+    "gym:ENV_ID",
+)
 DMC = ("cheetah", "walker", "quadruped")
 FOUR_ROOMS_GOAL = (9, 9)
 """(row, column) of the goal of Four-Rooms' task `goal`: inside a room, where no single behavior of
@@ -45,6 +55,7 @@ def grid_goals(domain: str, task: str | None) -> list[int]:
 
 
 def is_grid(domain: str) -> bool:
+    """Whether a domain is a grid world."""
     return domain == "four-rooms" or domain.startswith("grid:")
 
 
@@ -54,7 +65,36 @@ def make_vector_env(domain: str, task: str | None, num_envs: int) -> VectorEnv:
         from laplacian_keyboard.envs import dmc, tasks
 
         return dmc.DmcVectorEnv(domain, task or tasks.tasks_of(domain)[0], num_envs)
+    if domain.startswith("gym:"):
+        from laplacian_keyboard.envs.host import make_host
+
+        return make_host(domain.removeprefix("gym:"), num_envs, task or "env")
+    if is_point_maze(domain):
+        return JaxVectorEnv(point_maze_world(domain, task), num_envs)
     return JaxVectorEnv(jax_world(domain, task), num_envs)
+
+
+def is_point_maze(domain: str) -> bool:
+    """Whether a domain is a point maze."""
+    return domain.partition(":")[0] == "point-maze"
+
+
+def point_maze_map(domain: str) -> GridMap:
+    """The map of a point-maze domain: Four-Rooms, or a file."""
+    path = domain.partition(":")[2]
+    return GridMap.load(path) if path else four_rooms()
+
+
+def point_maze_goal(domain: str, task: str | None) -> tuple[float, float] | None:
+    """Where a task of a point maze wants the point to be."""
+    default = FOUR_ROOMS_GOAL if domain == "point-maze" else None
+    return point_maze.find_goal(point_maze_map(domain), task, default=default)
+
+
+def point_maze_world(domain: str, task: str | None) -> point_maze.PointMaze:
+    """A point maze with the reward of a task; with none it has no reward."""
+    goal = point_maze_goal(domain, task)
+    return point_maze.PointMaze.from_map(point_maze_map(domain), goal=goal)
 
 
 def jax_world(domain: str, task: str | None, *, time_limit: int = 50) -> GridWorld:

@@ -33,25 +33,44 @@ class JaxVectorEnv(VectorEnv):
         self.single_observation_space, self.single_action_space = spaces_of(world.spec)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
+        self._key: Any = None
+        self._state: Any = None
 
     def reset(self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None):
-        if seed is None:
-            seed = int(self.np_random.integers(2**31))
-        self._key = jax.random.key(seed if isinstance(seed, int) else seed[0])
-        self._key, key = jax.random.split(self._key)
-        self._state, obs = _reset(self.world, jax.random.split(key, self.num_envs))
+        """Start new episodes. Environment i is seeded with `seed + i`, or with `seed[i]`; without
+        a seed every environment goes on with its own random numbers."""
+        if isinstance(seed, int):
+            seed = list(range(seed, seed + self.num_envs))
+        if seed is not None:
+            self._key = jax.vmap(jax.random.key)(np.asarray(seed))
+        elif self._key is None:
+            self._key = jax.random.split(jax.random.key(0), self.num_envs)
+        self._key, keys = _split(self._key)
+        self._state, obs = _reset(self.world, keys)
         return np.asarray(obs), {}
 
     def step(self, actions: Any):
-        self._key, key = jax.random.split(self._key)
-        self._state, timestep, obs = _step(
-            self.world, self._state, jnp.asarray(actions), jax.random.split(key, self.num_envs)
+        self._key, keys = _split(self._key)
+        self._state, stepped, timestep, obs = _step(
+            self.world, self._state, jnp.asarray(actions), keys
         )
         last, ended = np.asarray(timestep.last), np.asarray(timestep.discount) == 0.0
         infos: dict[str, Any] = {}
         if last.any():
             infos = {"final_obs": np.asarray(timestep.obs), "_final_obs": last}
+            if hasattr(stepped, "position"):
+                infos |= {"final_physics": np.asarray(stepped.position), "_final_physics": last}
         return np.asarray(obs), np.asarray(timestep.reward), ended, last & ~ended, infos
+
+    def physics_states(self) -> np.ndarray | None:
+        """The physical states (num_envs, p) of worlds that have one: enough to label any task."""
+        position = getattr(self._state, "position", None)
+        return None if position is None else np.asarray(position, np.float64)
+
+
+@jax.jit
+def _split(keys: Any):
+    return tuple(jax.vmap(jax.random.split, out_axes=1)(keys))
 
 
 @jax.jit
@@ -61,14 +80,16 @@ def _reset(world: World, keys: Any):
 
 @jax.jit
 def _step(world: World, state: Any, action: Any, keys: Any):
-    """A step, and the state and observation to go on from: a reset's where the episode ended."""
-    state, timestep = jax.vmap(world.step)(state, action)
+    """A step: the state and observation to go on from (a reset's where the episode ended), and
+    the state that was reached."""
+    stepped, timestep = jax.vmap(world.step)(state, action)
     fresh_state, fresh_obs = jax.vmap(world.reset)(keys)
     choose = lambda new, old: jnp.where(  # noqa: E731
         timestep.last.reshape(-1, *[1] * (new.ndim - 1)), new, old
     )
     return (
-        jax.tree.map(choose, fresh_state, state),
+        jax.tree.map(choose, fresh_state, stepped),
+        stepped,
         timestep,
         choose(fresh_obs, timestep.obs),
     )
@@ -119,6 +140,7 @@ def make_grid_vector(
     goal: tuple[int, int] | None = None,
     time_limit: int = 50,
 ) -> JaxVectorEnv:
+    """Many copies of the same."""
     return JaxVectorEnv(_grid_world(map_file, goal, time_limit), num_envs)
 
 

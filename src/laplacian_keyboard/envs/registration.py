@@ -15,6 +15,11 @@ WORLDS: dict[str, dict[str, Any]] = {
         "vector_entry_point": f"{GRID}_vector",
         "kwargs": {"goal": (9, 9)},
     },
+    "PointMaze-v0": {
+        "entry_point": "laplacian_keyboard.envs.point_maze:make",
+        "vector_entry_point": "laplacian_keyboard.envs.point_maze:make_vector",
+        "kwargs": {"goal": (9, 9)},
+    },
     "Grid-v0": {"entry_point": GRID, "vector_entry_point": f"{GRID}_vector"},
     **{
         f"{domain.capitalize()}-v0": {
