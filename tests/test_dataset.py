@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laplacian_keyboard.data import minari as minari_data
-from laplacian_keyboard.data.dataset import Dataset, describe, load_dataset, relabel
+from laplacian_keyboard.data.dataset import Dataset, copy_dataset, describe, load_dataset
 from laplacian_keyboard.data.exorl import EpisodeWriter, list_episodes, read_episode
 from laplacian_keyboard.types import UserError
 
@@ -139,8 +139,6 @@ def test_urlb_names_flat_folder_extra_keys_and_flat_columns(tmp_path):
     expected = [make_arrays(number, 6)["observation"] for number in names]
     np.testing.assert_array_equal(dataset.observation, np.concatenate(expected))
     assert dataset.physics is None and dataset.domain is None
-    with pytest.raises(UserError, match="no physics"):
-        relabel(dataset, lambda physics: physics[:, 0])
 
 
 def test_description_and_checksums(tmp_path):
@@ -199,16 +197,15 @@ def test_from_arrays():
         Dataset.from_arrays(observation, action, np.ones((2, 2)), num_actions=4)
 
 
-def test_relabel_by_chunks_equals_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr("laplacian_keyboard.data.dataset.CHUNK_ROWS", 4)
-    dataset = load_dataset(write_folder(tmp_path))
-    assert dataset.physics is not None
-    rewards = relabel(dataset, lambda physics: physics.sum(axis=1))
-    np.testing.assert_array_equal(rewards, dataset.physics.sum(axis=1).astype(np.float32))
-    rows = dataset.sample_next_rows(9, seed=0)
-    np.testing.assert_array_equal(
-        relabel(dataset, lambda x: x.sum(axis=1), rows=rows), rewards[rows]
-    )
+def test_copying_an_exorl_folder_keeps_every_row(tmp_path):
+    source = tmp_path / "walker" / "rnd"
+    for number in range(3):
+        plain_write(source / "buffer", f"episode_{number:06d}_6.npz", make_arrays(number, 6))
+    copied = copy_dataset(source, tmp_path / "copy")
+    original = load_dataset(source)
+    assert copied.domain == "walker" and copied.description["explorer"] == "rnd"
+    for name in ("observation", "action", "reward", "discount", "physics"):
+        np.testing.assert_array_equal(getattr(copied, name), getattr(original, name))
 
 
 def scramble(path: Path) -> None:

@@ -22,6 +22,7 @@ from laplacian_keyboard.data.exorl import (
     DESCRIPTION,
     Episode,
     EpisodeFile,
+    EpisodeWriter,
     atomic_file,
     list_episodes,
     read_description,
@@ -191,27 +192,21 @@ def load_dataset(
     )
 
 
-def relabel(
-    dataset: Dataset,
-    label: Callable[[np.ndarray], np.ndarray],
-    *,
-    rows: np.ndarray | None = None,
-) -> np.ndarray:
-    """Rewards `label(physics)` of the given rows, or of all, as float32.
-
-    `label` maps `(n, p)` physics states to `(n,)` rewards; it is called on chunks.
-    """
-    if dataset.physics is None:
-        raise UserError(
-            f"{dataset.path or 'dataset'}: has no physics states, so rewards cannot be computed "
-            "from them; collect it again or label its observations"
-        )
-    count = len(dataset.physics) if rows is None else len(rows)
-    rewards = np.empty(count, np.float32)
-    for start in range(0, count, CHUNK_ROWS):
-        chunk = slice(start, start + CHUNK_ROWS)
-        rewards[chunk] = label(np.asarray(dataset.physics[chunk if rows is None else rows[chunk]]))
-    return rewards
+def copy_dataset(
+    source: str | Path, folder: str | Path, *, progress: Progress | None = None
+) -> Dataset:
+    """Write the episodes of an ExORL folder into one of ours, and open it. An interrupted copy
+    continues where it stopped."""
+    files = list_episodes(source)
+    known = read_description(source) or _guess_description(Path(source))
+    kept = ("domain", "explorer", "seed", "num_actions", "mujoco")
+    description = {name: known[name] for name in kept if name in known}
+    with EpisodeWriter(folder, description) as writer:
+        for file in files[writer.episodes :]:
+            writer.add(**read_episode(file.path)._asdict())
+            if progress:
+                progress(writer.episodes, len(files))
+    return load_dataset(folder)
 
 
 def describe(
