@@ -1,0 +1,422 @@
+"""`lk`: every command of the package."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+import laplacian_keyboard
+from laplacian_keyboard.types import UserError
+
+Positional = tyro.conf.Positional
+
+
+def demo(
+    domain: str = "four-rooms",
+    task: str = "goal",
+    k: int = 5,
+    preset: str = "cpu",
+    seed: int = 0,
+    out: str = "lk-demo",
+    json: bool = False,
+) -> None:
+    """Four-Rooms from nothing to a report with pictures, in a minute or two.
+
+    Args:
+        domain: four-rooms, or grid:MAP_FILE for a map of your own ('#' walls, '.' free, 'G' goal).
+        task: goal, or goal:ROW,COLUMN.
+        k: Number of keys: eigenvectors the behaviors are made of.
+        preset: smoke (seconds, learns nothing well), cpu, or paper.
+        seed: Seed of everything random.
+        out: Folder of the run; an interrupted run in it is resumed.
+        json: Print one JSON object as the last line.
+    """
+    from laplacian_keyboard.experiments.demo import run_demo, table
+
+    result = run_demo(domain=domain, task=task, k=k, preset=preset, seed=seed, out=out)
+    if not json:
+        _print_table(table(result))
+        print(f"\nreport: {out}/report.html   ({result['seconds']:.0f} s)")
+    _finish(result, json)
+
+
+def collect(
+    domain: Positional[str],
+    out: str,
+    explorer: str = "random",
+    steps: int = 1_000_000,
+    preset: str = "cpu",
+    num_envs: int = 16,
+    seed: int = 0,
+    json: bool = False,
+) -> None:
+    """Gather reward-free experience into a dataset folder.
+
+    Args:
+        domain: four-rooms, grid:MAP_FILE, point-maze, cheetah, walker, quadruped, or gym:ENV_ID for
+            any Gymnasium environment with Box observations.
+        out: Folder of the dataset; an interrupted collection in it is continued.
+        explorer: random, babble (movement, nothing learned), rnd, proto or aps; or several that
+            take turns, as in babble+rnd.
+        steps: Environment steps to collect, rounded up to whole rounds of episodes.
+        preset: Size of the learned explorers: smoke, cpu or paper (URLB's).
+        num_envs: Environments stepped at once.
+        seed: Seed of everything random.
+        json: Print one JSON object as the last line.
+    """
+    from laplacian_keyboard.envs.domains import is_grid, jax_world, make_vector_env
+    from laplacian_keyboard.gather import gather, gather_random_walks
+
+    began = time.monotonic()
+    if is_grid(domain) and explorer == "random":
+        world = jax_world(domain, None, time_limit=EPISODE + 1)
+        result = gather_random_walks(
+            world, out, domain=domain, steps=steps, length=EPISODE, seed=seed
+        )
+    else:
+        result = gather(
+            lambda count: make_vector_env(domain, None, count),
+            out,
+            domain=domain,
+            explorer=explorer,
+            steps=steps,
+            seed=seed,
+            preset=preset,
+            num_envs=num_envs,
+        )
+    result["seconds"] = round(time.monotonic() - began, 1)
+    if not json:
+        print(f"{result['episodes']:,} episodes, {result['steps']:,} steps in {out}")
+    _finish(result, json)
+
+
+def data_info(dataset: Positional[str], json: bool = False) -> None:
+    """Describe a dataset and check it: sizes, coverage, each task's mean reward, problems.
+
+    Args:
+        dataset: Folder of the dataset, ours or ExORL's.
+        json: Print one JSON object as the last line.
+    """
+    from laplacian_keyboard.data import labels
+    from laplacian_keyboard.data.dataset import describe, load_dataset
+
+    data = load_dataset(dataset)
+    result = describe(data, quantities=labels.quantities(data))
+    rows = data.sample_next_rows(100_000, seed=0)
+    result["task_rewards"] = {
+        task: float(labels.relabel(data, task, rows).mean()) for task in labels.tasks_of(data)
+    }
+    if not json:
+        shown = ("domain", "explorer", "episodes", "steps", "obs_dim", "action_dim", "num_actions")
+        _print_table([(name.replace("_", " "), str(result[name])) for name in shown])
+        for name, spread in result.get("coverage", {}).items():
+            print(_histogram(name.replace("_", " "), spread))
+        for task, reward in result["task_rewards"].items():
+            print(f"mean reward of {task}: {reward:.4f}")
+        for problem in result["problems"]:
+            print(f"problem: {problem}")
+        print("no problems found" if not result["problems"] else "")
+    _finish(result, json)
+
+
+def _histogram(name: str, spread: dict[str, Any]) -> str:
+    """A quantity's distribution on one line."""
+    counts, (low, high) = spread["counts"], spread["range"]
+    largest = max(counts) or 1
+    bars = "".join(" ▁▂▃▄▅▆▇█"[-(-8 * count // largest)] for count in counts)
+    middle = ", ".join(f"{spread['percentiles'][p]:.3g}" for p in ("5", "50", "95"))
+    return f"{name:<18} {low:>8.3g} |{bars}| {high:<8.3g} 5, 50, 95 %: {middle}"
+
+
+def data_convert(source: Positional[str], out: Positional[str], json: bool = False) -> None:
+    """Convert a dataset to this package's folder.
+
+    Args:
+        source: minari:ID of a local Minari dataset, or a folder of ExORL episodes.
+        out: Folder of the new dataset; an interrupted conversion in it is continued.
+        json: Print one JSON object as the last line.
+    """
+    from laplacian_keyboard.data.dataset import copy_dataset
+    from laplacian_keyboard.data.minari import convert
+    from laplacian_keyboard.log import progress
+
+    with progress("convert", 1) as bar:
+        report = lambda done, total: bar(done / max(total, 1))  # noqa: E731
+        if source.startswith("minari:"):
+            dataset = convert(source.removeprefix("minari:"), out, progress=report)
+        else:
+            dataset = copy_dataset(source, out, progress=report)
+    result = {"episodes": dataset.num_episodes, "steps": dataset.num_transitions}
+    if not json:
+        print(f"{result['episodes']:,} episodes, {result['steps']:,} steps in {out}")
+    _finish(result, json)
+
+
+def pretrain(
+    dataset: Positional[str],
+    out: str,
+    k: int = 10,
+    preset: str = "cpu",
+    seed: int = 0,
+    seeds: int = 1,
+    json: bool = False,
+) -> None:
+    """Learn a keyboard from a dataset: the Laplacian basis, then the behaviors over it.
+
+    Args:
+        dataset: Folder of the dataset.
+        out: Folder of the run; an interrupted run in it is resumed.
+        k: Number of keys: eigenvectors besides the constant one.
+        preset: smoke (seconds, learns nothing well), cpu (minutes), or paper (its tables).
+        seed: First seed.
+        seeds: Number of seeds, trained together; each keyboard goes to OUT/seed-N.
+        json: Print one JSON object as the last line.
+    """
+    from laplacian_keyboard.checkpoint import read_json
+    from laplacian_keyboard.data.dataset import load_dataset
+    from laplacian_keyboard.pipeline import pretrain_seeds
+
+    began = time.monotonic()
+    if seeds < 1:
+        raise UserError(f"--seeds must be at least 1, not {seeds}")
+    pretrain_seeds(
+        load_dataset(dataset),
+        k=k,
+        seeds=list(range(seed, seed + seeds)),
+        preset=preset,
+        out=out,
+        quiet=False,
+    )
+    result = {"k": k, **read_json(Path(out) / "result.json")}
+    result["seconds"] = round(time.monotonic() - began, 1)
+    if not json:
+        print(f"keyboard of {k} keys in {out}")
+    _finish(result, json)
+
+
+def zero_shot(
+    run: Positional[str],
+    task: str,
+    method: str = "least-squares",
+    episodes: int = 100,
+    seed: int = 0,
+    json: bool = False,
+) -> None:
+    """Infer a task's chord from rewards on states, and evaluate it.
+
+    Args:
+        run: Folder of a keyboard.
+        task: goal, or goal:ROW,COLUMN.
+        method: least-squares, or mean (the paper's mean of r * phi).
+        episodes: Episodes to evaluate.
+        seed: Seed of the evaluation.
+        json: Print one JSON object as the last line.
+    """
+    from laplacian_keyboard.envs.domains import jax_world
+    from laplacian_keyboard.envs.gym import JaxVectorEnv
+    from laplacian_keyboard.evaluate import episode_returns, summary
+    from laplacian_keyboard.keyboard import Chord, Keyboard
+
+    if method not in ("least-squares", "mean"):
+        raise UserError(f"unknown method {method!r}; use least-squares or mean")
+    began = time.monotonic()
+    keyboard = Keyboard.load(run)
+    world = jax_world(keyboard.config.domain, task)
+    inference = keyboard.inference(world.observations, world.reward, method)
+    env = JaxVectorEnv(world, min(episodes, 100))
+    returns, _ = episode_returns(env, Chord(keyboard, inference.w), episodes, seed=seed)
+    result = summary(task, returns, time.monotonic() - began)
+    result["w"] = [round(float(x), 6) for x in inference.w]
+    result["outside_span"] = float(inference.residual)
+    if not json:
+        _print_evaluation(result)
+        print(f"outside the span: {100 * result['outside_span']:.0f} % of the reward's variance")
+    _finish(result, json)
+
+
+def compose(
+    run: Positional[str],
+    task: str,
+    out: str,
+    steps: int | None = None,
+    preset: str = "cpu",
+    seed: int = 0,
+    json: bool = False,
+) -> None:
+    """Learn a player: a policy over chords for one task, online.
+
+    Args:
+        run: Folder of a keyboard.
+        task: goal, or goal:ROW,COLUMN.
+        out: Folder of the player; an interrupted run in it is resumed.
+        steps: Environment steps to learn for; by default the preset's.
+        preset: smoke, cpu or paper.
+        seed: Seed of everything random.
+        json: Print one JSON object as the last line.
+    """
+    from laplacian_keyboard import pipeline
+    from laplacian_keyboard.envs.domains import jax_world
+    from laplacian_keyboard.envs.gym import JaxVectorEnv
+    from laplacian_keyboard.evaluate import episode_returns, summary
+    from laplacian_keyboard.keyboard import Keyboard
+
+    began = time.monotonic()
+    keyboard = Keyboard.load(run)
+    env = JaxVectorEnv(jax_world(keyboard.config.domain, task), 100)
+
+    def evaluate(player: Any) -> dict[str, float]:
+        returns, _ = episode_returns(env, player, 100, seed=seed)
+        return {"player/evaluation": float(returns.mean())}
+
+    player = pipeline.compose(
+        keyboard,
+        env,
+        steps=steps,
+        preset=preset,
+        seed=seed,
+        out=out,
+        quiet=False,
+        evaluate=evaluate,
+    )
+    returns, _ = episode_returns(env, player, 100, seed=seed)
+    result = summary(task, returns, time.monotonic() - began)
+    if not json:
+        _print_evaluation(result)
+    _finish(result, json)
+
+
+def evaluate(
+    run: Positional[str], task: str, episodes: int = 100, seed: int = 0, json: bool = False
+) -> None:
+    """Evaluate the player in a run folder.
+
+    Args:
+        run: Folder of a player.
+        task: goal, or goal:ROW,COLUMN.
+        episodes: Episodes to evaluate.
+        seed: Seed of the evaluation.
+        json: Print one JSON object as the last line.
+    """
+    from laplacian_keyboard.envs.domains import jax_world
+    from laplacian_keyboard.envs.gym import JaxVectorEnv
+    from laplacian_keyboard.evaluate import episode_returns, summary
+    from laplacian_keyboard.keyboard import Player
+
+    began = time.monotonic()
+    player = Player.load(run)
+    env = JaxVectorEnv(jax_world(player.keyboard.config.domain, task), min(episodes, 100))
+    returns, _ = episode_returns(env, player, episodes, seed=seed)
+    result = summary(task, returns, time.monotonic() - began)
+    if not json:
+        _print_evaluation(result)
+    _finish(result, json)
+
+
+def reproduce(
+    name: Positional[str], preset: str = "cpu", seeds: int = 3, json: bool = False
+) -> None:
+    """Repeat an experiment behind a table of the docs.
+
+    Args:
+        name: list, to see what there is, or one of its names.
+        preset: smoke, cpu or paper.
+        seeds: Number of seeds.
+        json: Print one JSON object as the last line.
+    """
+    from laplacian_keyboard.experiments import EXPERIMENTS, load_experiment
+
+    if name == "list":
+        result: dict[str, Any] = {"experiments": EXPERIMENTS}
+        if not json:
+            _print_table(list(EXPERIMENTS.items()))
+        return _finish(result, json)
+    rows = load_experiment(name).run(preset=preset, seeds=seeds)
+    if not json:
+        for row in rows:
+            print("  ".join(f"{key}: {value}" for key, value in row.items()))
+    _finish({"experiment": name, "preset": preset, "rows": rows}, json)
+
+
+def bench(name: Positional[str] = "envs", json: bool = False) -> None:
+    """Measure speed: ratios within one run, medians of repeats.
+
+    Args:
+        name: envs: environment steps a second, beside dm_control.
+        json: Print one JSON object as the last line.
+    """
+    from laplacian_keyboard.bench import load_benchmark
+
+    result = load_benchmark(name).run()
+    if not json:
+        for domain, figures in result["domains"].items():
+            rates, ratios = figures["steps_per_second"], figures["ratio_to_dm_control"]
+            print(
+                f"{domain:<10} dm_control {rates['dm_control']:>7,}/s   "
+                f"1: {rates['n1']:>7,}/s ({ratios['n1']}x)   "
+                f"16: {rates['n16']:>7,}/s ({ratios['n16']}x)"
+            )
+    _finish(result, json)
+
+
+def _print_table(rows: list[tuple[str, str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column()
+    table.add_column(justify="right", style="bold")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def _print_evaluation(result: dict[str, Any]) -> None:
+    low, high = result["return_ci95"]
+    print(
+        f"{result['task']}: return {result['return_mean']:.4g} "
+        f"(95 % interval {low:.4g} to {high:.4g}, {result['episodes']} episodes)"
+    )
+
+
+def _finish(result: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(result))
+
+
+COMMANDS = {
+    "demo": demo,
+    "collect": collect,
+    "data:info": data_info,
+    "data:convert": data_convert,
+    "pretrain": pretrain,
+    "zero-shot": zero_shot,
+    "compose": compose,
+    "evaluate": evaluate,
+    "reproduce": reproduce,
+    "bench": bench,
+}
+EPISODE = 1_000
+"""Steps of a collected episode, as in ExORL."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run `lk`. A user's mistake is one line on stderr and exit code 2."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments == ["--version"]:
+        print(f"laplacian-keyboard {laplacian_keyboard.__version__}")
+        return
+    if arguments[:1] == ["data"] and len(arguments) > 1 and arguments[1] in ("info", "convert"):
+        arguments = [f"data:{arguments[1]}", *arguments[2:]]
+    try:
+        tyro.extras.subcommand_cli_from_dict(
+            COMMANDS, prog="lk", description=laplacian_keyboard.__doc__, args=arguments
+        )
+    except UserError as error:
+        print(f"lk: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("lk: interrupted; the same command continues from here", file=sys.stderr)
+        sys.exit(130)
