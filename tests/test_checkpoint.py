@@ -83,6 +83,15 @@ def test_equal_trees_have_equal_fingerprints_and_others_do_not():
     assert len({fingerprint(tree()), fingerprint(changed), fingerprint(renamed)}) == 3
 
 
+def test_equal_arrays_make_equal_files(tmp_path):
+    path, metadata = tmp_path / "a.safetensors", {"stage": "basis", "step": "5", "format": "1"}
+    files = set()
+    for _ in range(20):
+        save_arrays(path, tree(), metadata)
+        files.add(path.read_bytes())
+    assert len(files) == 1
+
+
 @pytest.mark.parametrize("keep", [0, 4, 100, -1])
 def test_a_truncated_file_is_an_error_that_names_it(tmp_path, keep):
     path = tmp_path / "a.safetensors"

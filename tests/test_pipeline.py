@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import laplacian_keyboard as lk
-from laplacian_keyboard import pipeline, train
-from laplacian_keyboard.data.collect import collect_random_walks, collect_to_folder
+from laplacian_keyboard import cli, pipeline, train
+from laplacian_keyboard.data.collect import collect_random_walks
 from laplacian_keyboard.data.dataset import Dataset
 from laplacian_keyboard.envs.domains import jax_world
 from laplacian_keyboard.envs.grid import GridMap, GridWorld
@@ -247,6 +247,7 @@ from laplacian_keyboard.checkpoint import RunFolder
 
 pause_in, *arguments = sys.argv[1:]
 train.SECONDS_BETWEEN_CHECKPOINTS = 0.0
+pipeline.MOMENT_BATCHES = 2
 pipeline.fit = functools.partial(train.fit, chunk=5)
 log = RunFolder.log
 
@@ -266,9 +267,7 @@ cli.main(arguments)
 def workplace(tmp_path_factory) -> Path:
     """A dataset on disk; `drive` keeps compiled code there too, so only one process compiles."""
     folder = tmp_path_factory.mktemp("killed")
-    collect_to_folder(
-        WORLD, folder / "data", domain="four-rooms", steps=4_000, length=LENGTH, seed=0, quiet=True
-    )
+    cli.main(["collect", "four-rooms", "--steps", "4000", "--out", str(folder / "data")])
     return folder
 
 
@@ -276,14 +275,15 @@ def drive(folder: Path, out: str, *, pause_in: str = "nothing") -> subprocess.Po
     """`lk pretrain` in small chunks in a process that, once in the middle of a stage, says so and
     never gets to the end of it."""
     arguments = ["pretrain", "data", "--k", str(K), "--preset", "smoke", "--out", out]
-    cache = {
+    little_compilation = {
         "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
         "JAX_PERSISTENT_COMPILATION_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "XLA_FLAGS": "--xla_backend_optimization_level=0",
     }
     return subprocess.Popen(
         [sys.executable, "-c", DRIVER, pause_in, *arguments],
         cwd=folder,
-        env=os.environ | cache,
+        env=os.environ | little_compilation,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

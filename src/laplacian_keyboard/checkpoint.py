@@ -42,10 +42,12 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
+    """Write a value as JSON, atomically."""
     write_atomically(path, (json.dumps(value, indent=1) + "\n").encode())
 
 
 def read_json(path: Path) -> Any:
+    """The value of a JSON file."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -61,6 +61,7 @@ class Config:
 
 
 def init(config: Config, spec: Spec, k: int, *, key: PRNGKeyArray) -> State:
+    """A fresh player of k keys for the observations of `spec`."""
     return core.init(config.td3, Spec(spec.obs_dim, action_dim=k), key=key)
 
 

@@ -61,6 +61,7 @@ class State(eqx.Module):
 
 
 def init(config: Config, spec: Spec, *, key: PRNGKeyArray) -> State:
+    """Fresh networks and optimisers for the shapes of `spec`."""
     key_actor, key_critic = jax.random.split(key)
     # A small head keeps the first actions near zero, away from the flat ends of tanh.
     actor = MLP(

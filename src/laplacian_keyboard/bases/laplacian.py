@@ -93,10 +93,12 @@ class State(eqx.Module):
 
 
 def optimiser(config: Config) -> optax.GradientTransformation:
+    """The encoder's optimiser."""
     return adam(config.step_size, num_steps=config.num_steps)
 
 
 def init(config: Config, spec: Spec, *, key: PRNGKeyArray) -> State:
+    """A fresh encoder for the shapes of `spec`, multipliers at zero."""
     width = config.k + 1
     encoder = MLP(spec.obs_dim, config.hidden, width, key=key)
     return State(
@@ -221,6 +223,7 @@ class Report(eqx.Module):
 
 
 def report(averaged: Moments) -> Report:
+    """Figures of a basis from its averaged moments."""
     change, norm = jnp.diag(averaged.change), jnp.diag(averaged.gram)
     return Report(
         eigenvalues=(change / norm)[1:],

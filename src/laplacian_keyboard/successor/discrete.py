@@ -69,10 +69,12 @@ class State(eqx.Module):
 
 
 def optimiser(config: Config) -> optax.GradientTransformation:
+    """The network's optimiser."""
     return adam(config.step_size, num_steps=config.num_steps, max_grad_norm=config.max_grad_norm)
 
 
 def init(config: Config, spec: Spec, k: int, *, key: PRNGKeyArray) -> State:
+    """A fresh network of k keys for the shapes of `spec`."""
     network = MLP(
         spec.obs_dim + k, config.hidden, spec.num_actions * k, norm=config.layer_norm, key=key
     )
