@@ -4,14 +4,19 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import tyro
 
 import laplacian_keyboard
 from laplacian_keyboard.types import UserError
 
-Positional = tyro.conf.Positional
+_POSITIONAL = tyro.conf.Positional
+Domain: TypeAlias = Annotated[str, _POSITIONAL, tyro.conf.arg(metavar="DOMAIN")]
+Folder: TypeAlias = Annotated[str, _POSITIONAL, tyro.conf.arg(metavar="DATASET")]
+Run: TypeAlias = Annotated[str, _POSITIONAL, tyro.conf.arg(metavar="RUN")]
+Source: TypeAlias = Annotated[str, _POSITIONAL, tyro.conf.arg(metavar="SOURCE")]
+Name: TypeAlias = Annotated[str, _POSITIONAL, tyro.conf.arg(metavar="NAME")]
 
 
 def demo(
@@ -44,7 +49,7 @@ def demo(
 
 
 def collect(
-    domain: Positional[str],
+    domain: Domain,
     out: str,
     explorer: str = "random",
     steps: int = 1_000_000,
@@ -93,7 +98,7 @@ def collect(
     _finish(result, json)
 
 
-def data_info(dataset: Positional[str], json: bool = False) -> None:
+def data_info(dataset: Folder, json: bool = False) -> None:
     """Describe a dataset and check it: sizes, coverage, each task's mean reward, problems.
 
     Args:
@@ -131,7 +136,7 @@ def _histogram(name: str, spread: dict[str, Any]) -> str:
     return f"{name:<18} {low:>8.3g} |{bars}| {high:<8.3g} 5, 50, 95 %: {middle}"
 
 
-def data_convert(source: Positional[str], out: Positional[str], json: bool = False) -> None:
+def data_convert(source: Source, out: Folder, json: bool = False) -> None:
     """Convert a dataset to this package's folder.
 
     Args:
@@ -156,7 +161,7 @@ def data_convert(source: Positional[str], out: Positional[str], json: bool = Fal
 
 
 def pretrain(
-    dataset: Positional[str],
+    dataset: Folder,
     out: str,
     k: int = 10,
     preset: str = "cpu",
@@ -198,7 +203,7 @@ def pretrain(
 
 
 def zero_shot(
-    run: Positional[str],
+    run: Run,
     task: str,
     method: str = "least-squares",
     episodes: int = 100,
@@ -238,7 +243,7 @@ def zero_shot(
 
 
 def compose(
-    run: Positional[str],
+    run: Run,
     task: str,
     out: str,
     steps: int | None = None,
@@ -288,9 +293,7 @@ def compose(
     _finish(result, json)
 
 
-def evaluate(
-    run: Positional[str], task: str, episodes: int = 100, seed: int = 0, json: bool = False
-) -> None:
+def evaluate(run: Run, task: str, episodes: int = 100, seed: int = 0, json: bool = False) -> None:
     """Evaluate the player in a run folder.
 
     Args:
@@ -316,7 +319,7 @@ def evaluate(
 
 
 def reproduce(
-    name: Positional[str], preset: str = "cpu", seeds: int = 3, json: bool = False
+    name: Name, preset: str = "cpu", seeds: int = 3, out: str = "runs", json: bool = False
 ) -> None:
     """Repeat an experiment behind a table of the docs.
 
@@ -324,6 +327,7 @@ def reproduce(
         name: list, to see what there is, or one of its names.
         preset: smoke, cpu or paper.
         seeds: Number of seeds.
+        out: Folder for what the experiment keeps; finished parts in it are not repeated.
         json: Print one JSON object as the last line.
     """
     from laplacian_keyboard.experiments import EXPERIMENTS, load_experiment
@@ -333,14 +337,14 @@ def reproduce(
         if not json:
             _print_table(list(EXPERIMENTS.items()))
         return _finish(result, json)
-    rows = load_experiment(name).run(preset=preset, seeds=seeds)
+    rows = load_experiment(name).run(preset=preset, seeds=seeds, out=str(Path(out) / name))
     if not json:
         for row in rows:
             print("  ".join(f"{key}: {value}" for key, value in row.items()))
     _finish({"experiment": name, "preset": preset, "rows": rows}, json)
 
 
-def bench(name: Positional[str] = "envs", json: bool = False) -> None:
+def bench(name: Name = "envs", json: bool = False) -> None:
     """Measure speed: ratios within one run, medians of repeats.
 
     Args:
@@ -389,8 +393,8 @@ def _finish(result: dict[str, Any], as_json: bool) -> None:
 COMMANDS = {
     "demo": demo,
     "collect": collect,
-    "data:info": data_info,
-    "data:convert": data_convert,
+    "data info": data_info,
+    "data convert": data_convert,
     "pretrain": pretrain,
     "zero-shot": zero_shot,
     "compose": compose,
@@ -398,6 +402,9 @@ COMMANDS = {
     "reproduce": reproduce,
     "bench": bench,
 }
+DESCRIPTION = """Behaviors from the eigenvectors of the graph Laplacian, and a player that composes
+them beyond their linear span. A command that was interrupted continues when it is started again
+on the same folder. `lk COMMAND --help` explains each."""
 EPISODE = 1_000
 """Steps of a collected episode, as in ExORL."""
 
@@ -409,10 +416,10 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"laplacian-keyboard {laplacian_keyboard.__version__}")
         return
     if arguments[:1] == ["data"] and len(arguments) > 1 and arguments[1] in ("info", "convert"):
-        arguments = [f"data:{arguments[1]}", *arguments[2:]]
+        arguments = [f"data {arguments[1]}", *arguments[2:]]
     try:
         tyro.extras.subcommand_cli_from_dict(
-            COMMANDS, prog="lk", description=laplacian_keyboard.__doc__, args=arguments
+            COMMANDS, prog="lk", description=DESCRIPTION, args=arguments
         )
     except UserError as error:
         print(f"lk: {error}", file=sys.stderr)

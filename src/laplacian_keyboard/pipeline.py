@@ -340,13 +340,14 @@ class PlayerUpdate:
         self, state: ComposeState, data: tuple[Any, KeyboardParams], key: PRNGKeyArray
     ) -> tuple[ComposeState, Metrics]:
         world, params = data
-        key_act, key_random, key_reset, key_learn = jax.random.split(key, 4)
+        key_act, key_random, key_mix, key_reset, key_learn = jax.random.split(key, 5)
         num_envs, k = state.obs.shape[0], self.keyboard.k
         decision_steps = num_envs * self.config.t_term
         warm = state.decisions * decision_steps >= self.config.warmup
         chosen = playing.act(self.config, state.player.actor.params, state.obs, key=key_act)
         random = jax.random.uniform(key_random, (num_envs, k), minval=-1.0, maxval=1.0)
-        u = jnp.where(warm, chosen, random)
+        mixed = jax.random.bernoulli(key_mix, self.config.random_fraction, (num_envs, 1))
+        u = jnp.where(warm & ~mixed, chosen, random)
 
         behavior = lambda obs, w: behave(self.keyboard, params, obs, w)  # noqa: E731
         play = lambda env, obs, u: playing.play(  # noqa: E731

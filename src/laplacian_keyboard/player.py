@@ -46,6 +46,9 @@ class Config:
     """Discount of a single environment step (paper)."""
     warmup: int = 1_000
     """Environment steps with uniformly random chords before learning starts."""
+    random_fraction: float = 0.0
+    """Fraction of choices made uniformly at random while learning. The paper has none; where
+    rewards are rare it keeps the player from settling on the first chords that worked."""
     capacity: int = 200_000
     """Stretches the replay buffer keeps."""
     td3: core.Config = core.Config(  # noqa: RUF009  frozen, so sharing one instance is safe

@@ -79,6 +79,7 @@ def _cpu(k: int) -> Settings:
             t_term=6,
             gamma=0.95,
             warmup=4_000,
+            random_fraction=0.4,
             capacity=20_000,
             td3=td3.Config(
                 hidden=(256, 256),

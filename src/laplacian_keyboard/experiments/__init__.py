@@ -1,5 +1,5 @@
-"""The tables and figures, one file each. A module with `run(preset, seeds)` is an experiment that
-`lk reproduce` runs."""
+"""The tables and figures, one file each. A module with `run(preset, seeds, out)` is an experiment
+that `lk reproduce` runs."""
 
 import importlib
 from types import ModuleType
@@ -9,6 +9,7 @@ from laplacian_keyboard.types import UserError
 EXPERIMENTS = {
     "basis-options": "options of the Laplacian objective against exact eigenvectors of Four-Rooms",
     "behavior-options": "choices of the behaviors' training against optimal values of Four-Rooms",
+    "coverage": "what each explorer reaches on the cheetah, as a table and a picture",
 }
 
 

@@ -19,7 +19,7 @@ from laplacian_keyboard.experiments.eigenvectors import Geometry
 from laplacian_keyboard.pipeline import average_moments, learn_basis, seed_of
 
 
-def run(preset: str = "cpu", seeds: int = 3) -> list[dict[str, Any]]:
+def run(preset: str = "cpu", seeds: int = 3, out: str = "") -> list[dict[str, Any]]:
     """One row for each combination of options: mean |cos| of e_1 to e_10 by seed, as learned and
     refined."""
     grid = four_rooms()

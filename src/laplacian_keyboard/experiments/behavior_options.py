@@ -29,7 +29,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 """What each row changes in the preset."""
 
 
-def run(preset: str = "cpu", seeds: int = 3) -> list[dict[str, Any]]:
+def run(preset: str = "cpu", seeds: int = 3, out: str = "") -> list[dict[str, Any]]:
     """One row for each variant: the in-span value of every seed, over 100 random w."""
     world = jax_world("four-rooms", None, time_limit=EPISODE + 1)
     data = collect_random_walks(world, steps=DATA_STEPS[preset], length=EPISODE, seed=0)
