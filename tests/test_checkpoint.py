@@ -102,30 +102,20 @@ def test_a_truncated_file_is_an_error_that_names_it(tmp_path, keep):
     one_line(error, str(path), "corrupt")
 
 
-def test_any_flipped_byte_of_the_arrays_is_an_error_that_names_the_file(tmp_path):
+def test_any_flipped_byte_is_an_error_that_names_the_file_or_changes_nothing(tmp_path):
     path = tmp_path / "a.safetensors"
-    save_arrays(path, {"x": np.arange(3, dtype=np.int32)})
+    arrays, metadata = {"x": np.arange(3, dtype=np.int32)}, {"stage": "basis", "step": "20"}
+    save_arrays(path, arrays, metadata)
     whole = path.read_bytes()
-    for place in range(len(whole) - 12, len(whole)):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        with pytest.raises(UserError) as error:
-            read_arrays(path)
-        one_line(error, str(path), "corrupt")
-
-
-def test_a_flipped_byte_of_the_header_is_an_error_or_harmless(tmp_path):
-    path = tmp_path / "a.safetensors"
-    like = {"x": np.arange(3, dtype=np.int32)}
-    save_arrays(path, like)
-    whole = path.read_bytes()
-    for place in range(len(whole) - 12):
+    for place in range(len(whole)):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         try:
-            loaded, _ = load_arrays(path, like)
+            found, said = load_arrays(path, arrays)
         except UserError as error:
-            assert str(path) in str(error)
+            assert str(path) in str(error) and "\n" not in str(error)
         else:
-            np.testing.assert_array_equal(loaded["x"], like["x"])
+            np.testing.assert_array_equal(found["x"], arrays["x"])
+            assert said == metadata, f"byte {place}"
 
 
 @pytest.mark.parametrize(

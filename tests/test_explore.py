@@ -16,7 +16,7 @@ from laplacian_keyboard.data.dataset import load_dataset
 from laplacian_keyboard.envs import dmc
 from laplacian_keyboard.envs.domains import make_vector_env
 from laplacian_keyboard.explore import aps, babble, proto, rnd
-from laplacian_keyboard.explore.backbone import RunningMoments
+from laplacian_keyboard.explore.backbone import RunningMoments, smallest
 from laplacian_keyboard.gather import EXPLORERS, gather
 from laplacian_keyboard.types import Spec, Transition, UserError
 
@@ -45,6 +45,11 @@ def test_running_moments_equal_those_of_everything_seen():
         moments = moments.add(jnp.asarray(row))
     np.testing.assert_allclose(moments.mean, values.mean(), rtol=1e-3)
     np.testing.assert_allclose(moments.std, values.std(), rtol=1e-3)
+
+
+def test_smallest_entries_of_rows_with_ties():
+    values = np.random.default_rng(0).integers(0, 6, (50, 20)).astype(np.float32)
+    np.testing.assert_array_equal(smallest(jnp.asarray(values), 7), np.sort(values, axis=1)[:, :7])
 
 
 def test_rnd_error_is_that_of_normalised_clipped_inputs():

@@ -79,11 +79,11 @@ def _cpu(k: int) -> Settings:
             t_term=6,
             gamma=0.95,
             warmup=4_000,
-            random_fraction=0.4,
+            random_fraction=0.3,
             capacity=20_000,
             td3=td3.Config(
                 hidden=(256, 256),
-                batch_size=256,
+                batch_size=128,
                 actor_step_size=3e-4,
                 critic_step_size=1e-3,
                 tau=0.01,
@@ -94,7 +94,7 @@ def _cpu(k: int) -> Settings:
         ),
         player_steps=60_000,
         player_envs=32,
-        player_updates=16,
+        player_updates=32,
     )
 
 

@@ -17,7 +17,7 @@ from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
 from laplacian_keyboard.baselines import td3 as core
-from laplacian_keyboard.explore.backbone import BACKBONE, RunningMoments, learn, unit
+from laplacian_keyboard.explore.backbone import BACKBONE, RunningMoments, learn, smallest, unit
 from laplacian_keyboard.learner import Learner, adam
 from laplacian_keyboard.nets import MLP
 from laplacian_keyboard.types import Metrics, Spec, Transition
@@ -66,8 +66,7 @@ def particle_entropy(
     """`log(1 + mean distance)` to the nearest in the batch, in units of the running mean."""
     squares = jnp.sum(jnp.square(phi), axis=-1)
     squared = squares[:, None] + squares[None] - 2.0 * phi @ phi.T
-    nearest, _ = jax.lax.top_k(-squared, neighbours)
-    distance = jnp.sqrt(jnp.maximum(-nearest, 0.0))
+    distance = jnp.sqrt(jnp.maximum(smallest(squared, neighbours), 0.0))
     moments = moments.add(distance)
     scaled = jnp.maximum(distance / jnp.maximum(moments.mean, 1e-8) - 1e-4, 0.0)
     return jnp.log1p(jnp.mean(scaled, axis=-1)), moments

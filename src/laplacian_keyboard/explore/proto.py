@@ -16,7 +16,7 @@ from jax import Array
 from jaxtyping import Float, Int, PRNGKeyArray
 
 from laplacian_keyboard.baselines import td3 as core
-from laplacian_keyboard.explore.backbone import BACKBONE, learn, unit
+from laplacian_keyboard.explore.backbone import BACKBONE, learn, smallest, unit
 from laplacian_keyboard.learner import Learner, adam
 from laplacian_keyboard.nets import MLP, Linear
 from laplacian_keyboard.types import Metrics, Spec, Transition
@@ -117,8 +117,8 @@ def novelty(
     queue = state.queue.at[slots].set(embedding[chosen])
     # |a - b|^2 of unit vectors from one product; zero rows of an unfilled queue are a unit away.
     squared = 1.0 + jnp.sum(jnp.square(queue), axis=-1) - 2.0 * embedding @ queue.T
-    nearest, _ = jax.lax.top_k(-squared, config.neighbour)
-    distance = jnp.sqrt(jnp.maximum(-nearest[:, -1], 0.0))
+    nearest = smallest(squared, config.neighbour)[:, -1]
+    distance = jnp.sqrt(jnp.maximum(nearest, 0.0))
     head = (state.head + config.num_prototypes) % config.queue
     return distance, State(state.agent, state.networks, queue, head)
 
