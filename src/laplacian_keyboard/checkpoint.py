@@ -7,6 +7,7 @@ checksum of their bytes; nothing is ever pickled.
 import fcntl
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import sys
@@ -24,6 +25,8 @@ from laplacian_keyboard.types import UserError
 
 Tree = TypeVar("Tree")
 
+_LOCKS: dict[tuple[int, int], int] = {}
+"""Open lock files of this process, by device and inode."""
 RECORDED_PACKAGES = ("laplacian-keyboard", "jax", "jaxlib", "numpy", "optax", "equinox", "mujoco")
 
 
@@ -41,9 +44,22 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from error
 
 
+def to_json(value: Any, *, indent: int | None = None) -> str:
+    """A value as JSON; a number that is not finite becomes null, since JSON has no word for it."""
+    return json.dumps(_finite(value), indent=indent, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write a value as JSON, atomically."""
-    write_atomically(path, (json.dumps(value, indent=1) + "\n").encode())
+    write_atomically(path, (to_json(value, indent=1) + "\n").encode())
 
 
 def read_json(path: Path) -> Any:
@@ -59,8 +75,10 @@ def read_json(path: Path) -> Any:
 def save_arrays(path: Path, tree: Any, metadata: Mapping[str, str] | None = None) -> None:
     """Write the arrays of a pytree under the names of their places in it."""
     arrays = _named_arrays(jax.device_get(tree))
-    metadata = {**(metadata or {}), "checksum": _checksum(arrays)}
-    write_atomically(path, safetensors.numpy.save(arrays, metadata))
+    header = json.dumps({"metadata": dict(metadata or {})}, sort_keys=True)
+    # One entry each: safetensors orders entries at random, and equal arrays should be equal files.
+    written = safetensors.numpy.save(arrays, {"header": header + _checksum(arrays, header)})
+    write_atomically(path, written)
 
 
 def load_arrays(path: Path, like: Tree) -> tuple[Tree, dict[str, str]]:
@@ -90,7 +108,7 @@ def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Named arrays and metadata of a file, its checksum verified."""
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
-            metadata = dict(file.metadata() or {})
+            stored = (file.metadata() or {}).get("header", "")
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError as error:
         raise UserError(f"{path} does not exist") from error
@@ -98,16 +116,17 @@ def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
         raise UserError(
             f"{path} is corrupt ({error}); remove it to train again from the last whole file"
         ) from error
-    if metadata.pop("checksum", None) != _checksum(arrays):
+    header, checksum = stored[:-8], stored[-8:]
+    if checksum != _checksum(arrays, header):
         raise UserError(
             f"{path} is corrupt (its checksum does not match); remove it to train again"
         )
-    return arrays, metadata
+    return arrays, json.loads(header)["metadata"]
 
 
 def fingerprint(tree: Any) -> str:
     """A short name for the arrays of a pytree: equal trees have equal ones."""
-    return _checksum(_named_arrays(jax.device_get(tree)))
+    return _checksum(_named_arrays(jax.device_get(tree)), "")
 
 
 def _named_leaves(tree: Any) -> dict[str, Any]:
@@ -119,8 +138,8 @@ def _named_arrays(tree: Any) -> dict[str, np.ndarray]:
     return {name: np.asarray(leaf, order="C") for name, leaf in _named_leaves(tree).items()}
 
 
-def _checksum(arrays: Mapping[str, np.ndarray]) -> str:
-    total = 0
+def _checksum(arrays: Mapping[str, np.ndarray], header: str) -> str:
+    total = zlib.crc32(header.encode())
     for name in sorted(arrays):
         total = zlib.crc32(
             np.asarray(arrays[name], order="C").tobytes(), zlib.crc32(name.encode(), total)
@@ -151,8 +170,11 @@ class RunFolder:
         settings = json.loads(json.dumps(settings))
         config = self.path / "config.json"
         if config.exists():
-            _require_same_settings(self.path, read_json(config).get("settings", {}), settings)
-        elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            stored = read_json(config)
+            if not isinstance(stored, dict):
+                raise UserError(f"{config} is not a run's description; choose another --out")
+            _require_same_settings(self.path, stored.get("settings", {}), settings)
+        elif self.path.exists() and not _is_empty(self.path):
             raise UserError(
                 f"{self.path} exists and is not a run folder; choose another --out or remove it"
             )
@@ -166,12 +188,22 @@ class RunFolder:
             write_json(config, {"command": command, "settings": settings, "versions": versions()})
 
     def _lock(self) -> None:
-        # Held until the process ends, however it ends.
-        self._lock_file = (self.path / ".lock").open("w")
+        """Keep other processes out. The lock is this process's until it ends, however it ends, so
+        that an interrupted call can be repeated in the same session."""
         try:
-            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT)
         except OSError as error:
+            raise UserError(f"cannot write to {self.path}: {error.strerror or error}") from error
+        status = os.fstat(lock)
+        if (status.st_dev, status.st_ino) in _LOCKS:
+            os.close(lock)
+            return
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(lock)
             raise UserError(f"another process is writing to {self.path}") from error
+        _LOCKS[status.st_dev, status.st_ino] = lock
 
     @property
     def is_done(self) -> bool:
@@ -183,8 +215,8 @@ class RunFolder:
     def finish(self, result: dict[str, Any]) -> None:
         """Write the result, then the mark that the run is complete."""
         write_json(self.path / "result.json", result)
-        (self.path / "state.safetensors").unlink(missing_ok=True)
         write_atomically(self.path / "done", b"")
+        (self.path / "state.safetensors").unlink(missing_ok=True)
 
     def save_state(self, stage: str, step: int, state: Any) -> None:
         """The training state of a stage, replacing that of an earlier step or stage."""
@@ -208,9 +240,20 @@ class RunFolder:
 
     def log(self, stage: str, step: int, metrics: Mapping[str, Any]) -> None:
         """Append one line to metrics.jsonl."""
-        line = json.dumps({"stage": stage, "step": step, **metrics})
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        line = to_json({"stage": stage, "step": step, **metrics})
+        path = self.path / "metrics.jsonl"
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError as error:
+            raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+
+    def logged(self, stage: str, name: str) -> tuple[list[int], list[float]]:
+        """Steps and values of one metric of a stage, from metrics.jsonl."""
+        lines = (self.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        entries = [entry for entry in map(json.loads, lines) if entry["stage"] == stage]
+        found = [(entry["step"], entry[name]) for entry in entries if name in entry]
+        return [step for step, _ in found], [value for _, value in found]
 
     def forget_after(self, stage: str, step: int) -> None:
         """Drop logged lines of this stage past `step`, and a torn line: they will come again."""
@@ -226,6 +269,11 @@ class RunFolder:
             if entry["stage"] != stage or entry["step"] <= step:
                 kept.append(line + "\n")
         write_atomically(path, "".join(kept).encode())
+
+
+def _is_empty(path: Path) -> bool:
+    """Whether a folder holds nothing but hidden files, as after a kill at the very start."""
+    return path.is_dir() and all(item.name.startswith(".") for item in path.iterdir())
 
 
 def _require_same_settings(path: Path, stored: dict[str, Any], wanted: dict[str, Any]) -> None:

@@ -1,8 +1,11 @@
 """`lk`: every command of the package."""
 
-import json
+import contextlib
+import io
+import os
 import sys
 import time
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -72,10 +75,11 @@ def collect(
         seed: Seed of everything random.
         json: Print one JSON object as the last line.
     """
-    from laplacian_keyboard.envs.domains import is_grid, jax_world, make_vector_env
+    from laplacian_keyboard.envs.domains import canonical, is_grid, jax_world, make_vector_env
     from laplacian_keyboard.gather import gather, gather_random_walks
 
     began = time.monotonic()
+    domain = canonical(domain)
     if is_grid(domain) and explorer == "random":
         world = jax_world(domain, None, time_limit=EPISODE + 1)
         result = gather_random_walks(
@@ -231,7 +235,7 @@ def zero_shot(
     keyboard = Keyboard.load(run)
     world = jax_world(keyboard.config.domain, task)
     inference = keyboard.inference(world.observations, world.reward, method)
-    env = JaxVectorEnv(world, min(episodes, 100))
+    env = JaxVectorEnv(world, _copies(episodes))
     returns, _ = episode_returns(env, Chord(keyboard, inference.w), episodes, seed=seed)
     result = summary(task, returns, time.monotonic() - began)
     result["w"] = [round(float(x), 6) for x in inference.w]
@@ -294,10 +298,10 @@ def compose(
 
 
 def evaluate(run: Run, task: str, episodes: int = 100, seed: int = 0, json: bool = False) -> None:
-    """Evaluate the player in a run folder.
+    """Evaluate a run: its player, or the zero-shot chord of its keyboard.
 
     Args:
-        run: Folder of a player.
+        run: Folder of a player or a keyboard.
         task: goal, or goal:ROW,COLUMN.
         episodes: Episodes to evaluate.
         seed: Seed of the evaluation.
@@ -306,12 +310,14 @@ def evaluate(run: Run, task: str, episodes: int = 100, seed: int = 0, json: bool
     from laplacian_keyboard.envs.domains import jax_world
     from laplacian_keyboard.envs.gym import JaxVectorEnv
     from laplacian_keyboard.evaluate import episode_returns, summary
-    from laplacian_keyboard.keyboard import Player
+    from laplacian_keyboard.keyboard import Keyboard, load
 
     began = time.monotonic()
-    player = Player.load(run)
-    env = JaxVectorEnv(jax_world(player.keyboard.config.domain, task), min(episodes, 100))
-    returns, _ = episode_returns(env, player, episodes, seed=seed)
+    agent = load(run)
+    if isinstance(agent, Keyboard):
+        return zero_shot(run, task, episodes=episodes, seed=seed, json=json)
+    env = JaxVectorEnv(jax_world(agent.keyboard.config.domain, task), _copies(episodes))
+    returns, _ = episode_returns(env, agent, episodes, seed=seed)
     result = summary(task, returns, time.monotonic() - began)
     if not json:
         _print_evaluation(result)
@@ -385,9 +391,16 @@ def _print_evaluation(result: dict[str, Any]) -> None:
     )
 
 
+def _copies(episodes: int) -> int:
+    """Environments to evaluate in at once."""
+    return max(1, min(episodes, 100))
+
+
 def _finish(result: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        print(json.dumps(result))
+        from laplacian_keyboard.checkpoint import to_json
+
+        print(to_json(result))
 
 
 COMMANDS = {
@@ -418,12 +431,49 @@ def main(arguments: list[str] | None = None) -> None:
     if arguments[:1] == ["data"] and len(arguments) > 1 and arguments[1] in ("info", "convert"):
         arguments = [f"data {arguments[1]}", *arguments[2:]]
     try:
-        tyro.extras.subcommand_cli_from_dict(
-            COMMANDS, prog="lk", description=DESCRIPTION, args=arguments
-        )
+        command = _parse(arguments)
+        if (seed := command.keywords.get("seed", 0)) not in range(2**31):
+            raise UserError(f"--seed must lie between 0 and {2**31 - 1}, not {seed}")
+        command()
+        sys.stdout.flush()
     except UserError as error:
         print(f"lk: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("lk: interrupted; the same command continues from here", file=sys.stderr)
         sys.exit(130)
+    except BrokenPipeError:
+        # The reader has gone, as in `lk ... | head`; keep Python from failing again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def _parse(arguments: list[str]) -> partial[None]:
+    """The command with its arguments, not yet run. What is wrong with them is a UserError."""
+
+    def later(command: Any) -> Any:
+        # `wraps` shows tyro the command's own signature and docstring.
+        return wraps(command)(lambda *args, **kwargs: partial(command, *args, **kwargs))
+
+    commands = {name: later(command) for name, command in COMMANDS.items()}
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            return tyro.extras.subcommand_cli_from_dict(
+                commands, prog="lk", description=DESCRIPTION, args=arguments
+            )
+    except SystemExit as stop:
+        if stop.code != 2:
+            raise
+        raise UserError(_first_sentence(complaint.getvalue())) from None
+
+
+def _first_sentence(box: str) -> str:
+    """What tyro says inside its box, up to the first line drawn across it."""
+    words: list[str] = []
+    for line in box.splitlines()[1:]:
+        inside = line.strip("│╰╯ ")
+        if set(inside) <= {"─"}:
+            break
+        words.append(inside)
+    return " ".join(words) + "; see lk --help"

@@ -6,6 +6,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from laplacian_keyboard.stats import mean_interval
+from laplacian_keyboard.types import UserError
 
 
 class Agent(Protocol):
@@ -24,6 +25,8 @@ def episode_returns(
     Every environment contributes the same number of its first episodes: taking whichever finish
     first would favour short ones.
     """
+    if episodes < 1:
+        raise UserError(f"episodes must be at least 1, not {episodes}")
     quota = -(-episodes // env.num_envs)
     obs, _ = env.reset(seed=seed)
     first = np.ones(env.num_envs, bool)

@@ -140,7 +140,7 @@ def gather(
         if name not in EXPLORERS:
             raise UserError(f"unknown explorer {name!r}; known explorers: {', '.join(EXPLORERS)}")
     if steps < 1:
-        raise UserError(f"--steps must be at least 1, not {steps}")
+        raise UserError(f"steps must be at least 1, not {steps}")
     env = make_env(num_envs)
     spec = spec_of(env)
     if spec.discrete and names != ["random"]:
@@ -192,6 +192,8 @@ def gather_random_walks(
     quiet: bool = False,
 ) -> dict[str, Any]:
     """Uniformly random episodes in a discrete pure-JAX world, many at once on the device."""
+    if steps < 1:
+        raise UserError(f"steps must be at least 1, not {steps}")
     episodes = -(-steps // length)
     spec = world.spec
     description = {"domain": domain, "explorer": "random", "seed": seed, "length": length}

@@ -466,6 +466,8 @@ def compose(
     if t_term is not None:
         config = dataclasses.replace(config, t_term=t_term)
     steps = settings.player_steps if steps is None else steps
+    if steps < 1:
+        raise UserError(f"steps must be at least 1, not {steps}")
     run = None
     if out is not None:
         described = {

@@ -100,10 +100,9 @@ def laplacian(P: Matrix) -> Matrix:
             NotDoublyStochasticWarning,
             stacklevel=2,
         )
-    identity = np.eye(len(degree))
     if scipy.sparse.issparse(weights):
-        identity = scipy.sparse.eye_array(len(degree), format="csr")
-    return identity - weights
+        return scipy.sparse.eye_array(len(degree), format="csr") - weights
+    return np.eye(len(degree)) - weights
 
 
 def eigenbasis(L: Matrix, k: int | None = None) -> Eigenbasis:
@@ -248,7 +247,8 @@ def eigenvector_cosines(learned: Any, exact: Eigenbasis) -> np.ndarray:
     """`|cos|` between learned columns and exact eigenvectors, `(k,)`.
 
     Eigenvectors of one eigenvalue are only defined up to a rotation, so the learned columns of each
-    such group are first rotated onto the exact ones (orthogonal Procrustes).
+    such group are first rotated onto the exact ones (orthogonal Procrustes). The last group should
+    be whole: a basis cut inside one has nothing to rotate its last columns onto.
     """
     learned = np.array(learned, np.float64)
     learned /= np.linalg.norm(learned, axis=0)

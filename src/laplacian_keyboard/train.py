@@ -53,6 +53,7 @@ def fit(
     step = 0
     if run is not None and (found := run.load_state(stage, state)) is not None:
         state, step = found
+    if run is not None:
         run.forget_after(stage, step)
     saved = time.monotonic()
     with progress(stage, num_steps, quiet=quiet) as bar:

@@ -1,5 +1,7 @@
 """Domains by name, and their tasks."""
 
+from pathlib import Path
+
 from gymnasium.vector import VectorEnv
 
 from laplacian_keyboard.envs import point_maze
@@ -52,6 +54,15 @@ def grid_goals(domain: str, task: str | None) -> list[int]:
     if not len(grid.goals):
         raise UserError(f"{grid.source} marks no goal; add a 'G' or use --task goal:ROW,COLUMN")
     return [int(goal) for goal in grid.goals]
+
+
+def canonical(domain: str) -> str:
+    """A domain's name with the path of its map, if it has one, made absolute, so that what is
+    stored under it can be used from anywhere."""
+    kind, colon, path = domain.partition(":")
+    if kind in ("grid", "point-maze") and path:
+        return f"{kind}{colon}{Path(path).resolve()}"
+    return domain
 
 
 def is_grid(domain: str) -> bool:

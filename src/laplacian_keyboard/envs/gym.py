@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from laplacian_keyboard.envs.grid import GridMap, GridWorld, four_rooms
-from laplacian_keyboard.types import Spec, World
+from laplacian_keyboard.types import Spec, UserError, World
 
 
 def spaces_of(spec: Spec) -> tuple[gymnasium.Space, gymnasium.Space]:
@@ -39,12 +39,14 @@ class JaxVectorEnv(VectorEnv):
     def reset(self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None):
         """Start new episodes. Environment i is seeded with `seed + i`, or with `seed[i]`; without
         a seed every environment goes on with its own random numbers."""
-        if isinstance(seed, int):
-            seed = list(range(seed, seed + self.num_envs))
+        if seed is None and self._key is None:
+            seed = int(self.np_random.integers(2**30))
         if seed is not None:
-            self._key = jax.vmap(jax.random.key)(np.asarray(seed))
-        elif self._key is None:
-            self._key = jax.random.split(jax.random.key(0), self.num_envs)
+            seeds = np.asarray(seed)
+            seeds = seeds + np.arange(self.num_envs) if seeds.ndim == 0 else seeds
+            if len(seeds) != self.num_envs:
+                raise UserError(f"{len(seeds)} seeds for {self.num_envs} environments")
+            self._key = jax.vmap(jax.random.key)(seeds.astype(np.uint32))
         self._key, keys = _split(self._key)
         self._state, obs = _reset(self.world, keys)
         return np.asarray(obs), {}

@@ -13,7 +13,7 @@ from laplacian_keyboard.bases import laplacian
 from laplacian_keyboard.checkpoint import RunFolder, write_atomically
 from laplacian_keyboard.data.collect import collect_random_walks
 from laplacian_keyboard.envs.domains import grid_goals, grid_map, jax_world
-from laplacian_keyboard.envs.grid import grid_observations
+from laplacian_keyboard.envs.grid import GridWorld, grid_observations
 from laplacian_keyboard.experiments import bound, eigenvectors, stitching
 from laplacian_keyboard.experiments.eigenvectors import Geometry
 from laplacian_keyboard.figures import draw_curves, new_figure, to_png
@@ -105,17 +105,13 @@ def run_demo(
     zero_shot = stitching.chord_success(keyboard, grid, np.asarray(inference.w), goal)
     best = stitching.best_success(keyboard, grid, goal, small.player.t_term)
 
-    curve: list[float] = []
-
     def evaluate(player: Any) -> dict[str, float]:
-        reached = stitching.player_success(player, grid, goal)
-        curve.append(reached.fraction)
-        return {"player/success": reached.fraction}
+        return {"player/success": stitching.player_success(player, grid, goal).fraction}
 
     player = learn_player(
         small.player,
         keyboard,
-        jax_world(domain, task),
+        GridWorld.from_map(grid, goals=[goal]),
         steps=small.player_steps,
         num_envs=small.player_envs,
         num_updates=small.player_updates,
@@ -146,6 +142,9 @@ def run_demo(
         "best_path_ratio": best.path_ratio,
         "player_steps": small.player_steps,
     }
+    decisions, reached = run.logged("player", "player/success")
+    steps = np.array(decisions) * small.player_envs * small.player.t_term
+    curve = (steps, np.array(reached))
     page = _page(geometry, result, learned, cosines, bounds, player, inference.w, goal, curve)
     result["seconds"] = round(time.monotonic() - began, 1)
     write_atomically(run.path / "report.html", page.render())
@@ -186,7 +185,7 @@ def _page(
     player: Any,
     w: Any,
     goal: int,
-    curve: list[float],
+    curve: tuple[np.ndarray, np.ndarray],
 ) -> Page:
     grid, k = geometry.grid, result["k"]
     reward = (np.arange(grid.num_states) == goal).astype(float)
@@ -231,15 +230,14 @@ def _page(
         "The optimal policy, the zero-shot behavior, and the player's successive behaviors from "
         "one start.",
     )
-    if curve:
-        figure, axes = new_figure(1, 1, cell=(5.5, 2.6))
-        steps = np.arange(1, len(curve) + 1) * result["player_steps"] / len(curve)
-        draw_curves(
-            axes[0, 0],
-            steps,
-            {"player": curve, "zero-shot": [result["zero_shot_success"]] * len(curve)},
-            xlabel="environment steps",
-            ylabel="starts that reach the goal",
-        )
-        page.picture(to_png(figure), "The player learning.")
+    steps, reached = curve
+    figure, axes = new_figure(1, 1, cell=(5.5, 2.6))
+    draw_curves(
+        axes[0, 0],
+        steps,
+        {"player": reached, "zero-shot": np.full(len(steps), result["zero_shot_success"])},
+        xlabel="environment steps",
+        ylabel="starts that reach the goal",
+    )
+    page.picture(to_png(figure), "The player learning.")
     return page
