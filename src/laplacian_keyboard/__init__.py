@@ -12,6 +12,7 @@ from laplacian_keyboard.envs.registration import register_when_gymnasium_is_impo
 if TYPE_CHECKING:
     from laplacian_keyboard import spectral
     from laplacian_keyboard.data.dataset import Dataset, load_dataset
+    from laplacian_keyboard.data.labels import relabel
     from laplacian_keyboard.keyboard import Keyboard, Player, load
     from laplacian_keyboard.pipeline import compose, pretrain
     from laplacian_keyboard.types import UserError
@@ -27,6 +28,7 @@ _HOMES = {
     "load": "keyboard",
     "load_dataset": "data.dataset",
     "pretrain": "pipeline",
+    "relabel": "data.labels",
     "spectral": None,
 }
 """Where each public name lives; None is a module of that name."""
@@ -40,6 +42,7 @@ __all__ = [
     "load",
     "load_dataset",
     "pretrain",
+    "relabel",
     "spectral",
 ]
 
