@@ -21,9 +21,9 @@ from laplacian_keyboard.checkpoint import (
     read_arrays,
     read_json,
     save_arrays,
-    write_atomically,
     write_json,
 )
+from laplacian_keyboard.files import write_atomically
 from laplacian_keyboard.types import UserError
 
 SETTINGS = {"kind": "test", "basis": {"k": 5, "hidden": (32, 32)}, "seed": 0}

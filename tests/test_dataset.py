@@ -535,9 +535,9 @@ def test_failing_write_leaves_nothing_behind(tmp_path, monkeypatch, call):
 
     with monkeypatch.context() as patch:
         patch.setattr(os, call, fail)
-        with pytest.raises(UserError, match=r"episode_000001_8\.npz: cannot be written \(No space"):
+        with pytest.raises(UserError, match=r"episode_000001_8\.npz: No space"):
             writer.add(**make_arrays(1, 8))
-        with pytest.raises(UserError, match=r"\.npy: cannot be written \(No space"):
+        with pytest.raises(UserError, match=r"\.npy: No space"):
             load_dataset(tmp_path)
     assert [path.name for path in (tmp_path / "buffer").iterdir()] == ["episode_000000_5.npz"]
     assert [path.name for path in (tmp_path / ".cache").iterdir()] == ["lock"]
@@ -563,14 +563,14 @@ def tiny_disk(tmp_path):
 def test_full_disk(tiny_disk, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     writer = EpisodeWriter(tiny_disk / "data", DESCRIPTION)
-    with pytest.raises(UserError, match=r"npz: cannot be written \(No space left on device\)"):
+    with pytest.raises(UserError, match=r"npz: No space left on device"):
         while True:
             writer.add(**make_arrays(writer.episodes, 300))
     files = list_episodes(tiny_disk / "data")
     assert len(files) == writer.episodes > 0
     for file in files:
         read_episode(file.path)
-    with pytest.raises(UserError, match=r"npy: cannot be written \(No space left on device\)"):
+    with pytest.raises(UserError, match=r"npy: No space"):
         load_dataset(tiny_disk / "data")
     subprocess.run(["mount", "-o", "remount,ro", str(tiny_disk)], check=True)
     dataset = load_dataset(tiny_disk / "data")

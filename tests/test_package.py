@@ -13,7 +13,7 @@ PACKAGE = "laplacian_keyboard"
 
 ROOMS = {
     "0 words": "types",
-    "1 tools": "nets learner spectral",
+    "1 tools": "nets learner spectral files",
     "2 method": "bases successor player zero_shot gpi baselines explore",
     "2' world": "envs data",
     # `gather` runs explorers in worlds; `pipeline` reads `presets`, so that counts as running.

@@ -21,6 +21,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from laplacian_keyboard.files import write_atomically
 from laplacian_keyboard.types import UserError
 
 Tree = TypeVar("Tree")
@@ -28,20 +29,6 @@ Tree = TypeVar("Tree")
 _LOCKS: dict[tuple[int, int], int] = {}
 """Open lock files of this process, by device and inode."""
 RECORDED_PACKAGES = ("laplacian-keyboard", "jax", "jaxlib", "numpy", "optax", "equinox", "mujoco")
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that a crash leaves either the old content or the new."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def to_json(value: Any, *, indent: int | None = None) -> str:

@@ -23,12 +23,12 @@ from laplacian_keyboard.data.exorl import (
     Episode,
     EpisodeFile,
     EpisodeWriter,
-    atomic_file,
     list_episodes,
     read_description,
     read_episode,
 )
 from laplacian_keyboard.data.replay import Experience
+from laplacian_keyboard.files import atomic_file
 from laplacian_keyboard.types import Spec, UserError
 
 Progress: TypeAlias = Callable[[int, int], None]

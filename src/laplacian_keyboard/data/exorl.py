@@ -9,19 +9,18 @@ physics state) after step t, and the action, reward and discount of that step.
 
 import io
 import json
-import os
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from laplacian_keyboard.files import atomic_file
 from laplacian_keyboard.types import UserError
 
 DESCRIPTION = "dataset.json"
@@ -308,22 +307,6 @@ def make_episode(arrays: Mapping[str, np.ndarray], source: str) -> Episode:
     if not ((episode.discount >= 0) & (episode.discount <= 1)).all():
         raise UserError(f"{source}: discount lies outside [0, 1]")
     return episode
-
-
-@contextmanager
-def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """A file that appears under its name only when the block has ended and it is safely on disk."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror or error})") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _npz(episode: Episode) -> bytes:

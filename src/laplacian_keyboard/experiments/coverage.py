@@ -8,10 +8,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from laplacian_keyboard import figures
-from laplacian_keyboard.checkpoint import write_atomically
 from laplacian_keyboard.data import labels
 from laplacian_keyboard.data.dataset import load_dataset
 from laplacian_keyboard.envs.domains import make_vector_env
+from laplacian_keyboard.files import write_atomically
 from laplacian_keyboard.gather import EXPLORERS, gather
 
 DOMAIN = "cheetah"

@@ -10,13 +10,14 @@ import numpy as np
 
 from laplacian_keyboard import presets, spectral
 from laplacian_keyboard.bases import laplacian
-from laplacian_keyboard.checkpoint import RunFolder, write_atomically
+from laplacian_keyboard.checkpoint import RunFolder
 from laplacian_keyboard.data.collect import collect_random_walks
 from laplacian_keyboard.envs.domains import grid_goals, grid_map, jax_world
 from laplacian_keyboard.envs.grid import GridWorld, grid_observations
 from laplacian_keyboard.experiments import bound, eigenvectors, stitching
 from laplacian_keyboard.experiments.eigenvectors import Geometry
 from laplacian_keyboard.figures import draw_curves, new_figure, to_png
+from laplacian_keyboard.files import write_atomically
 from laplacian_keyboard.keyboard import Keyboard, KeyboardConfig, KeyboardParams, empty_params
 from laplacian_keyboard.pipeline import kept, learn_basis, learn_behaviors, learn_player
 from laplacian_keyboard.report import Page
