@@ -88,7 +88,7 @@ def test_proto_reward_is_the_distance_to_the_third_nearest_of_the_queue():
     state = proto.init(config, Spec(3, action_dim=2), key=jax.random.key(0))
     obs = make_batch(16, 3).obs
     reward, after = proto.novelty(config, state, obs, key=jax.random.key(1))
-    embedding = np.asarray(proto.unit(state.networks.params.predictor(obs)))
+    embedding = np.asarray(proto.unit(state.networks.params.predictor(proto.standardise(obs))))
     distance = np.linalg.norm(embedding[:, None] - np.asarray(after.queue)[None], axis=-1)
     np.testing.assert_allclose(reward, np.sort(distance, axis=1)[:, 2], atol=1e-3)
     assert int(after.head) == 5

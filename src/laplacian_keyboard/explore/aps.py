@@ -17,7 +17,14 @@ from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
 from laplacian_keyboard.baselines import td3 as core
-from laplacian_keyboard.explore.backbone import BACKBONE, RunningMoments, learn, smallest, unit
+from laplacian_keyboard.explore.backbone import (
+    BACKBONE,
+    RunningMoments,
+    learn,
+    smallest,
+    standardise,
+    unit,
+)
 from laplacian_keyboard.learner import Learner, adam
 from laplacian_keyboard.nets import MLP
 from laplacian_keyboard.types import Metrics, Spec, Transition
@@ -76,7 +83,7 @@ def update(
     config: Config, state: State, batch: Transition, *, key: PRNGKeyArray
 ) -> tuple[State, Metrics]:
     """One step of phi, then one of the agent. Observations end in the task vector."""
-    next_obs = batch.next_obs[..., : -config.context_dim]
+    next_obs = standardise(batch.next_obs[..., : -config.context_dim])
     task = batch.next_obs[..., -config.context_dim :]
 
     def alignment_loss(features: MLP) -> Float[Array, ""]:

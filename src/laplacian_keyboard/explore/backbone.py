@@ -64,6 +64,12 @@ def learn(
     return agent, {"explore/value": metrics["td3/value"], "explore/reward": jnp.mean(reward)}
 
 
+def standardise(obs: Float[Array, "b o"], clip: float = 5.0) -> Float[Array, "b o"]:
+    """Observations with the batch's mean and variance taken out, within plus and minus `clip`."""
+    scale = jnp.sqrt(jnp.var(obs, axis=0) + 1e-5)
+    return jnp.clip((obs - jnp.mean(obs, axis=0)) / scale, -clip, clip)
+
+
 def unit(x: Float[Array, "*b n"]) -> Float[Array, "*b n"]:
     """Vectors scaled to length one."""
     return x / jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), 1e-8)

@@ -7,6 +7,7 @@
 Definitions of URLB for states: identity encoder, Sinkhorn with three iterations.
 """
 
+import math
 from dataclasses import dataclass
 
 import equinox as eqx
@@ -16,7 +17,14 @@ from jax import Array
 from jaxtyping import Float, Int, PRNGKeyArray
 
 from laplacian_keyboard.baselines import td3 as core
-from laplacian_keyboard.explore.backbone import BACKBONE, learn, smallest, unit
+from laplacian_keyboard.explore.backbone import (
+    BACKBONE,
+    RunningMoments,
+    learn,
+    smallest,
+    standardise,
+    unit,
+)
 from laplacian_keyboard.learner import Learner, adam
 from laplacian_keyboard.nets import MLP, Linear
 from laplacian_keyboard.types import Metrics, Spec, Transition
@@ -64,13 +72,20 @@ class State(eqx.Module):
     queue: Float[Array, "q e"]
     head: Int[Array, ""]
     """Where the next embeddings go in the queue."""
+    moments: RunningMoments
+    """Of the distances."""
 
 
 def init(config: Config, spec: Spec, *, key: PRNGKeyArray) -> State:
     """Fresh networks and an empty queue for the shapes of `spec`."""
-    keys = jax.random.split(key, 4)
+    keys = jax.random.split(key, 5)
+    predictor = Linear(spec.obs_dim, config.embedding, key=keys[1])
+    # With no bias, unit length would keep only the direction of an observation and forget how far
+    # from the ordinary it is: standing still in two ways would differ more than standing and
+    # running. With a bias longer than most observations, distances are those of observations.
+    far = 2.0 * math.sqrt(spec.obs_dim) * unit(jax.random.normal(keys[4], (config.embedding,)))
     networks = Networks(
-        Linear(spec.obs_dim, config.embedding, key=keys[1]),
+        eqx.tree_at(lambda p: p.bias, predictor, far),
         MLP(config.embedding, (config.projection,), config.embedding, key=keys[2]),
         unit(jax.random.normal(keys[3], (config.num_prototypes, config.embedding))),
     )
@@ -79,6 +94,7 @@ def init(config: Config, spec: Spec, *, key: PRNGKeyArray) -> State:
         networks=Learner.create(networks, adam(config.step_size)),
         queue=jnp.zeros((config.queue, config.embedding)),
         head=jnp.zeros((), jnp.int32),
+        moments=RunningMoments.create(),
     )
 
 
@@ -98,9 +114,9 @@ def assignment_loss(
 ) -> Float[Array, ""]:
     """Cross-entropy between the slow copy's balanced assignment at s' and the prediction at s."""
     prototypes = unit(networks.prototypes)
-    online = unit(networks.projector(networks.predictor(batch.obs)))
+    online = unit(networks.projector(networks.predictor(standardise(batch.obs))))
     log_p = jax.nn.log_softmax(online @ prototypes.T / config.temperature, axis=-1)
-    scores = unit(slow.predictor(batch.next_obs)) @ prototypes.T / config.temperature
+    scores = unit(slow.predictor(standardise(batch.next_obs))) @ prototypes.T / config.temperature
     assigned = jax.lax.stop_gradient(sinkhorn(scores, config.sinkhorn_iterations))
     return -jnp.mean(jnp.sum(assigned * log_p, axis=-1))
 
@@ -110,7 +126,7 @@ def novelty(
 ) -> tuple[Float[Array, "b"], State]:
     """Distances to the queue, after every prototype has put one embedding of the batch into it."""
     networks = state.networks.params
-    embedding = unit(networks.predictor(obs))
+    embedding = unit(networks.predictor(standardise(obs)))
     scores = unit(networks.prototypes) @ embedding.T
     chosen = jax.random.categorical(key, scores, axis=-1)
     slots = (state.head + jnp.arange(config.num_prototypes)) % config.queue
@@ -120,7 +136,7 @@ def novelty(
     nearest = smallest(squared, config.neighbour)[:, -1]
     distance = jnp.sqrt(jnp.maximum(nearest, 0.0))
     head = (state.head + config.num_prototypes) % config.queue
-    return distance, State(state.agent, state.networks, queue, head)
+    return distance, State(state.agent, state.networks, queue, head, state.moments.add(distance))
 
 
 def update(
@@ -128,13 +144,16 @@ def update(
 ) -> tuple[State, Metrics]:
     """One step of the agent on the novelty, one of the prototypes."""
     key_reward, key_agent = jax.random.split(key)
-    reward, state = novelty(config, state, batch.next_obs, key=key_reward)
+    distance, state = novelty(config, state, batch.next_obs, key=key_reward)
+    # Distances differ by little from state to state: without the common part, which changes no
+    # behavior in episodes that never terminate, the critic need not learn it first.
+    reward = (distance - state.moments.mean) / (state.moments.std + 1e-8)
     agent, metrics = learn(config.td3, state.agent, batch, reward, key=key_agent)
     loss, gradient = jax.value_and_grad(assignment_loss)(
         state.networks.params, state.networks.target, batch, config
     )
     networks = state.networks.step(gradient, adam(config.step_size), config.target_rate)
-    return State(agent, networks, state.queue, state.head), {
+    return State(agent, networks, state.queue, state.head, state.moments), {
         **metrics,
         "explore/assignment_loss": loss,
     }

@@ -15,7 +15,7 @@ from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
 from laplacian_keyboard.baselines import td3 as core
-from laplacian_keyboard.explore.backbone import BACKBONE, RunningMoments, learn
+from laplacian_keyboard.explore.backbone import BACKBONE, RunningMoments, learn, standardise
 from laplacian_keyboard.learner import Learner, adam
 from laplacian_keyboard.nets import MLP
 from laplacian_keyboard.types import Metrics, Spec, Transition
@@ -63,8 +63,7 @@ def prediction_error(
     predictor: MLP, target: MLP, obs: Float[Array, "b o"], clip: float
 ) -> Float[Array, "b"]:
     """How badly the target is predicted at every observation of a batch."""
-    scale = jnp.sqrt(jnp.var(obs, axis=0) + 1e-5)
-    normalised = jnp.clip((obs - jnp.mean(obs, axis=0)) / scale, -clip, clip)
+    normalised = standardise(obs, clip)
     fixed = jax.lax.stop_gradient(target(normalised))
     return jnp.mean(jnp.square(fixed - predictor(normalised)), axis=-1)
 
