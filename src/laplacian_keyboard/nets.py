@@ -64,6 +64,21 @@ class MLP(eqx.Module):
         return head(x)
 
 
+class Branch(eqx.Module):
+    """Two layers that take in a part of the inputs: Linear, normalisation, tanh; Linear, ReLU."""
+
+    first: Linear
+    second: Linear
+
+    def __init__(self, size_in: int, width: int, size_out: int, *, key: PRNGKeyArray):
+        key_first, key_second = jax.random.split(key)
+        self.first = Linear(size_in, width, key=key_first)
+        self.second = Linear(width, size_out, gain=math.sqrt(2.0), key=key_second)
+
+    def __call__(self, x: Float[Array, "*b i"]) -> Float[Array, "*b o"]:
+        return jax.nn.relu(self.second(jnp.tanh(layer_norm(self.first(x)))))
+
+
 def layer_norm(x: Float[Array, "*b i"]) -> Float[Array, "*b i"]:
     """Zero mean and unit variance over the last axis; no learned scale or shift."""
     centred = x - jnp.mean(x, axis=-1, keepdims=True)

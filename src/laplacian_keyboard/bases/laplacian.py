@@ -71,6 +71,9 @@ class Config:
     """Its largest value (reference)."""
     error_rate: float = 0.1
     """Rate of the moving average of the squared errors (reference)."""
+    bound: float = 0.0
+    """Squash phi into plus and minus this with tanh; 0 does not (paper). Ours: eigenvectors are far
+    larger in a few odd states than anywhere else, and behaviors would go there and stay."""
     refine: bool = True
     """Solve the small eigenproblem inside the learned span at the end. Ours: it separates
     eigenvectors whose eigenvalues nearly coincide, which gradient steps do very slowly."""
@@ -111,8 +114,10 @@ def init(config: Config, spec: Spec, *, key: PRNGKeyArray) -> State:
 
 
 def phi(config: Config, encoder: MLP, obs: Float[Array, "*b o"]) -> Float[Array, "*b k"]:
-    """The basis: eigenvectors e_1 to e_k at `obs`, scaled to unit mean square over the data."""
-    return encoder(obs)[..., 1:]
+    """The basis: eigenvectors e_1 to e_k at `obs`, scaled to unit mean square over the data, and
+    squashed if the config says so."""
+    outputs = encoder(obs)[..., 1:]
+    return config.bound * jnp.tanh(outputs / config.bound) if config.bound else outputs
 
 
 def smoothness(

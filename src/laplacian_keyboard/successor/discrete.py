@@ -81,6 +81,12 @@ def init(config: Config, spec: Spec, k: int, *, key: PRNGKeyArray) -> State:
     return State(Learner.create(network, optimiser(config)), jnp.zeros((), jnp.int32))
 
 
+def behaviors(state: State) -> MLP:
+    """The slow copy: what is used after training."""
+    assert state.network.target is not None
+    return state.network.target
+
+
 def psi(network: MLP, obs: Float[Array, "*b o"], w: Float[Array, "*b k"]) -> Float[Array, "*b a k"]:
     """Successor features of every action."""
     outputs = network(jnp.concatenate([obs, w], axis=-1))
