@@ -9,6 +9,7 @@ from laplacian_keyboard.types import UserError
 EXPERIMENTS = {
     "basis-options": "options of the Laplacian objective against exact eigenvectors of Four-Rooms",
     "behavior-options": "choices of the behaviors' training against optimal values of Four-Rooms",
+    "hierarchy": "zero-shot and player over the size of the basis (the paper's main result)",
     "coverage": "what each explorer reaches on the cheetah, as a table and a picture",
 }
 
