@@ -13,6 +13,7 @@ from laplacian_keyboard.checkpoint import versions
 from laplacian_keyboard.types import UserError
 
 BENCHMARKS = {
+    "compose": "the player's loop beside its updates and MuJoCo alone",
     "envs": "environment steps a second, beside dm_control's own loop",
 }
 

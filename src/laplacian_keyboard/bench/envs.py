@@ -35,6 +35,19 @@ def run() -> dict[str, Any]:
     return {"benchmark": "envs", **machine(), "domains": domains}
 
 
+def lines(result: dict[str, Any]) -> list[str]:
+    """The figures for a reader."""
+    found = []
+    for domain, figures in result["domains"].items():
+        rates, ratios = figures["steps_per_second"], figures["ratio_to_dm_control"]
+        found.append(
+            f"{domain:<10} dm_control {rates['dm_control']:>7,}/s   "
+            f"1: {rates['n1']:>7,}/s ({ratios['n1']}x)   "
+            f"16: {rates['n16']:>7,}/s ({ratios['n16']}x)"
+        )
+    return found
+
+
 def our_loop(domain: str, task: str, num_envs: int, count: int) -> Callable[[], int]:
     """Steps of our environments, as a contender."""
     env = dmc.DmcVectorEnv(domain, task, num_envs)

@@ -1,0 +1,122 @@
+"""The player's loop beside its parts: the same updates alone in a scan, and MuJoCo alone.
+
+The loop also chooses chords, runs the behaviors' network at every step and stores what it sees; a
+figure of 1 would mean that all of this costs nothing.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import mujoco  # pyright: ignore
+import numpy as np
+
+from laplacian_keyboard import player as playing
+from laplacian_keyboard import presets
+from laplacian_keyboard.bench import machine, median_rates
+from laplacian_keyboard.composing import (
+    ONE_A_PLAYER,
+    Learning,
+    Table,
+    play_and_learn,
+    start_learning,
+)
+from laplacian_keyboard.envs.dmc import DmcVectorEnv, load_domain
+from laplacian_keyboard.envs.domains import ANGLES, DMC
+from laplacian_keyboard.envs.host import spec_of
+from laplacian_keyboard.envs.tasks import tasks_of
+from laplacian_keyboard.keyboard import KeyboardConfig, empty_params
+from laplacian_keyboard.types import Metrics
+
+K, STEPS = 10, 1_000
+
+
+def run() -> dict[str, Any]:
+    """For each domain, with one player and with one for each task: environment steps a second of
+    the loop and of its parts, and the loop's time over the sum of theirs."""
+    domains = {}
+    for domain in DMC:
+        domains[domain] = {
+            "one_player": measure(domain, 1),
+            "player_for_each_task": measure(domain, len(tasks_of(domain))),
+        }
+    described = "time of the loop over time of its updates alone plus MuJoCo steps alone"
+    return {"benchmark": "compose", "ratio": described, **machine(), "domains": domains}
+
+
+def lines(result: dict[str, Any]) -> list[str]:
+    """The figures for a reader."""
+    return [
+        f"{domain:<10} {who.replace('_', ' '):<22} {figures['loop_steps_per_second']:>6,}/s, "
+        f"{figures['loop_time_over_parts']} times its parts"
+        for domain, players in result["domains"].items()
+        for who, figures in players.items()
+    ]
+
+
+def measure(domain: str, num_players: int) -> dict[str, float]:
+    """Rates are environment steps of all players together a second."""
+    env = DmcVectorEnv(domain, tasks_of(domain)[:num_players], num_players)
+    settings = presets.settings("cpu", K, discrete=False)
+    config = KeyboardConfig(
+        spec_of(env), settings.basis, settings.successor, domain, ANGLES.get(domain, ())
+    )
+    params = jax.jit(lambda: empty_params(config))()
+    table = Table(settings.player, config, settings.player.t_term)
+    keys = jax.random.split(jax.random.key(0), num_players)
+    warm, _ = play_and_learn(
+        table, params, env, start_learning(table, keys), keys, 0, 2 * settings.player.warmup, None
+    )
+
+    def loop() -> int:
+        begin = settings.player.warmup
+        learning, _ = play_and_learn(
+            table, params, env, jax.tree.map(jnp.copy, warm), keys, begin, begin + STEPS, None
+        )
+        jax.block_until_ready(learning)
+        return STEPS * num_players
+
+    def updates() -> int:
+        jax.block_until_ready(_updates_alone(settings.player, warm, keys))
+        return STEPS * num_players
+
+    rates = median_rates(
+        {"loop": loop, "updates": updates, "mujoco": mujoco_alone(domain, STEPS * num_players)}
+    )
+    alone = 1.0 / rates["updates"] + 1.0 / rates["mujoco"]
+    return {
+        **{f"{name}_steps_per_second": round(rate) for name, rate in rates.items()},
+        "loop_time_over_parts": round(1.0 / rates["loop"] / alone, 3),
+    }
+
+
+@partial(jax.jit, static_argnums=0)
+def _updates_alone(config: playing.Config, learning: Learning, keys: Any) -> playing.State:
+    def one(learning: Learning, key: Any) -> playing.State:
+        def update(player: playing.State, key: Any) -> tuple[playing.State, Metrics]:
+            key_batch, key_update = jax.random.split(key)
+            batch = learning.replays.sample(config.td3.batch_size, key=key_batch)
+            return playing.update(config, player, batch, key=key_update)
+
+        return jax.lax.scan(update, learning.players, jax.random.split(key, STEPS))[0]
+
+    players = jax.vmap(one, (ONE_A_PLAYER, 0), out_axes=ONE_A_PLAYER.players)
+    return players(learning, keys)
+
+
+def mujoco_alone(domain: str, count: int) -> Any:
+    """Plain `mj_step` on random controls, as a contender."""
+    found = load_domain(domain)
+    data = mujoco.MjData(found.model)
+    low, high = found.model.actuator_ctrlrange.T
+    controls = np.random.default_rng(0).uniform(low, high, (count, found.model.nu))
+
+    def work() -> int:
+        mujoco.mj_resetData(found.model, data)
+        for control in controls:
+            data.ctrl[:] = control
+            mujoco.mj_step(found.model, data, found.substeps)
+        return count
+
+    return work
