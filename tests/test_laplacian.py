@@ -14,7 +14,7 @@ from laplacian_keyboard.data.collect import collect_random_walks
 from laplacian_keyboard.data.replay import Experience, sample_pairs, truncated_geometric
 from laplacian_keyboard.envs.grid import GridMap, GridWorld, grid_observations
 from laplacian_keyboard.nets import MLP
-from laplacian_keyboard.pipeline import average_moments, learn_basis
+from laplacian_keyboard.pretraining import average_moments, learn_basis
 from laplacian_keyboard.types import Pairs, Spec
 
 CORRIDOR = GridMap.parse("#" * 12 + "\n#..........#\n" + "#" * 12)

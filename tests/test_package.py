@@ -13,12 +13,13 @@ PACKAGE = "laplacian_keyboard"
 
 ROOMS = {
     "0 words": "types",
-    "1 tools": "nets learner spectral files",
+    "1 tools": "nets learner inputs spectral files",
     "2 method": "bases successor player zero_shot gpi baselines explore",
     "2' world": "envs data",
-    # `gather` runs explorers in worlds; `pipeline` reads `presets`, so that counts as running.
-    "3 running": "train evaluate checkpoint log stats figures report keyboard pipeline presets "
-    "gather",
+    # `gather` runs explorers in worlds; `pretraining` and `composing` read `presets`, so
+    # that counts as running.
+    "3 running": "train evaluate checkpoint log stats figures report run_figures run_report "
+    "scenes film keyboard pretraining composing presets gather parallel",
     "4 doors": "__init__ experiments bench sweep play cli",
 }
 ROOM_OF = {name: room for room, names in ROOMS.items() for name in names.split()}

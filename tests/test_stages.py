@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import laplacian_keyboard as lk
-from laplacian_keyboard import cli, pipeline, train
+from laplacian_keyboard import cli, composing, pretraining, train
 from laplacian_keyboard.data.collect import collect_random_walks
 from laplacian_keyboard.data.dataset import Dataset
 from laplacian_keyboard.envs.domains import jax_world
@@ -38,7 +38,7 @@ def dataset() -> Dataset:
 
 @pytest.fixture(scope="module")
 def keyboard(dataset) -> Keyboard:
-    return pipeline.pretrain(dataset, k=K, preset="smoke", seed=0)
+    return pretraining.pretrain(dataset, k=K, preset="smoke", seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +55,9 @@ def learn_player_quickly(keyboard: Keyboard, env: JaxVectorEnv, **options: Any) 
     """A few decisions, in chunks small enough to be interrupted between."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
-        learn = functools.partial(pipeline.learn_player, chunk=8)
-        patch.setattr(pipeline, "learn_player", learn)
-        return pipeline.compose(keyboard, env, steps=480, preset="smoke", seed=0, **options)
+        learn = functools.partial(composing.learn_player, chunk=8)
+        patch.setattr(composing, "learn_player", learn)
+        return composing.compose(keyboard, env, steps=480, preset="smoke", seed=0, **options)
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
@@ -87,7 +87,7 @@ def test_features_are_orthonormal_on_the_data(keyboard, dataset):
 
 
 def test_the_same_call_gives_the_same_keyboard(keyboard, dataset):
-    again = pipeline.pretrain(dataset, k=K, preset="smoke", seed=0)
+    again = pretraining.pretrain(dataset, k=K, preset="smoke", seed=0)
     assert same_bits(again.params, keyboard.params)
 
 
@@ -103,7 +103,7 @@ def test_a_loaded_keyboard_acts_like_the_saved_one(keyboard, tmp_path):
 
 
 def test_a_finished_run_loads_and_other_settings_are_refused(dataset, keyboard, tmp_path):
-    run = pipeline.pretrain(dataset, k=K, preset="smoke", seed=0, out=tmp_path / "run")
+    run = pretraining.pretrain(dataset, k=K, preset="smoke", seed=0, out=tmp_path / "run")
     assert same_bits(run.params, keyboard.params)
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
         ".lock",
@@ -115,15 +115,15 @@ def test_a_finished_run_loads_and_other_settings_are_refused(dataset, keyboard, 
         "result.json",
     }
     written = (tmp_path / "run" / "keyboard.safetensors").stat().st_mtime_ns
-    again = pipeline.pretrain(dataset, k=K, preset="smoke", seed=0, out=tmp_path / "run")
+    again = pretraining.pretrain(dataset, k=K, preset="smoke", seed=0, out=tmp_path / "run")
     assert same_bits(again.params, keyboard.params)
     assert (tmp_path / "run" / "keyboard.safetensors").stat().st_mtime_ns == written
     with pytest.raises(UserError, match=f"k = {K}, not {K + 1}"):
-        pipeline.pretrain(dataset, k=K + 1, preset="smoke", seed=0, out=tmp_path / "run")
+        pretraining.pretrain(dataset, k=K + 1, preset="smoke", seed=0, out=tmp_path / "run")
 
 
 def test_seeds_trained_together_are_close_to_seeds_trained_alone(dataset, keyboard, tmp_path):
-    seeds = pipeline.pretrain_seeds(dataset, k=K, preset="smoke", seeds=[0, 1], out=tmp_path)
+    seeds = pretraining.pretrain_seeds(dataset, k=K, preset="smoke", seeds=[0, 1], out=tmp_path)
     assert len(seeds) == 2
     for seed, together in enumerate(seeds):
         assert same_bits(lk.load(tmp_path / f"seed-{seed}").params, together.params)
@@ -138,9 +138,9 @@ def test_k_beyond_the_number_of_states_is_refused_before_anything_is_written(tmp
     small = GridWorld.from_map(GridMap.parse("....."), goals=[], time_limit=101)
     dataset = collect_random_walks(small, steps=200, length=100, seed=0)
     with pytest.raises(UserError, match=r"5 different observations.* at most 4"):
-        pipeline.pretrain(dataset, k=5, preset="smoke", out=tmp_path / "run")
+        pretraining.pretrain(dataset, k=5, preset="smoke", out=tmp_path / "run")
     with pytest.raises(UserError, match="at least 1"):
-        pipeline.pretrain(dataset, k=0, preset="smoke", out=tmp_path / "run")
+        pretraining.pretrain(dataset, k=0, preset="smoke", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -237,18 +237,18 @@ def test_a_resumed_player_ends_like_an_uninterrupted_one(keyboard, env, player, 
 
 def test_a_player_needs_a_world_like_the_keyboards(keyboard):
     with pytest.raises(UserError, match="the keyboard was trained for"):
-        pipeline.compose(keyboard, JaxVectorEnv(GridWorld.from_map(GridMap.parse("..G")), 1))
+        composing.compose(keyboard, JaxVectorEnv(GridWorld.from_map(GridMap.parse("..G")), 1))
 
 
 DRIVER = """
 import functools, sys, time
-from laplacian_keyboard import cli, pipeline, train
+from laplacian_keyboard import cli, composing, pretraining, train
 from laplacian_keyboard.checkpoint import RunFolder
 
 pause_in, *arguments = sys.argv[1:]
 train.SECONDS_BETWEEN_CHECKPOINTS = 0.0
-pipeline.MOMENT_BATCHES = 2
-pipeline.fit = functools.partial(train.fit, chunk=5)
+pretraining.MOMENT_BATCHES = 2
+pretraining.fit = functools.partial(train.fit, chunk=5)
 log = RunFolder.log
 
 def log_and_pause(run, stage, step, metrics):

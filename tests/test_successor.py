@@ -11,7 +11,7 @@ from laplacian_keyboard.bases import laplacian
 from laplacian_keyboard.data.collect import collect_random_walks
 from laplacian_keyboard.envs.grid import GridMap, GridWorld, grid_observations
 from laplacian_keyboard.nets import MLP
-from laplacian_keyboard.pipeline import learn_behaviors
+from laplacian_keyboard.pretraining import learn_behaviors
 from laplacian_keyboard.successor import discrete
 from laplacian_keyboard.successor.weights import sample_weights, to_sphere
 from laplacian_keyboard.types import Spec, Transition

@@ -11,10 +11,11 @@ from laplacian_keyboard.envs.registration import register_when_gymnasium_is_impo
 
 if TYPE_CHECKING:
     from laplacian_keyboard import spectral
+    from laplacian_keyboard.composing import compose
     from laplacian_keyboard.data.dataset import Dataset, load_dataset
     from laplacian_keyboard.data.labels import relabel
     from laplacian_keyboard.keyboard import Keyboard, Player, load
-    from laplacian_keyboard.pipeline import compose, pretrain
+    from laplacian_keyboard.pretraining import pretrain
     from laplacian_keyboard.types import UserError
 
 __version__ = "0.1.0"
@@ -24,10 +25,10 @@ _HOMES = {
     "Keyboard": "keyboard",
     "Player": "keyboard",
     "UserError": "types",
-    "compose": "pipeline",
+    "compose": "composing",
     "load": "keyboard",
     "load_dataset": "data.dataset",
-    "pretrain": "pipeline",
+    "pretrain": "pretraining",
     "relabel": "data.labels",
     "spectral": None,
 }

@@ -235,8 +235,10 @@ class RunFolder:
         except OSError as error:
             raise UserError(f"cannot write {path}: {error.strerror or error}") from error
 
-    def logged(self, stage: str, name: str) -> tuple[list[int], list[float]]:
+    def logged(self, stage: str, name: str) -> tuple[list[int], list[Any]]:
         """Steps and values of one metric of a stage, from metrics.jsonl."""
+        if not (self.path / "metrics.jsonl").exists():
+            return [], []
         lines = (self.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         entries = [entry for entry in map(json.loads, lines) if entry["stage"] == stage]
         found = [(entry["step"], entry[name]) for entry in entries if name in entry]

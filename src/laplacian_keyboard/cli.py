@@ -1,6 +1,7 @@
 """`lk`: every command of the package."""
 
 import contextlib
+import inspect
 import io
 import os
 import sys
@@ -186,7 +187,7 @@ def pretrain(
     """
     from laplacian_keyboard.checkpoint import read_json
     from laplacian_keyboard.data.dataset import load_dataset
-    from laplacian_keyboard.pipeline import pretrain_seeds
+    from laplacian_keyboard.pretraining import pretrain_seeds
 
     began = time.monotonic()
     if seeds < 1:
@@ -210,22 +211,22 @@ def zero_shot(
     run: Run,
     task: str,
     method: str = "least-squares",
-    episodes: int = 100,
+    episodes: int = 20,
     seed: int = 0,
     json: bool = False,
 ) -> None:
     """Infer a task's chord from rewards on states, and evaluate it.
 
     Args:
-        run: Folder of a keyboard.
-        task: goal, or goal:ROW,COLUMN.
+        run: Folder of a keyboard, or the name of a shipped one.
+        task: A task of the keyboard's domain, such as walk or goal:ROW,COLUMN; env for the
+            environment's own reward; or module:function, a function of the next observation.
         method: least-squares, or mean (the paper's mean of r * phi).
         episodes: Episodes to evaluate.
         seed: Seed of the evaluation.
         json: Print one JSON object as the last line.
     """
-    from laplacian_keyboard.envs.domains import jax_world
-    from laplacian_keyboard.envs.gym import JaxVectorEnv
+    from laplacian_keyboard.envs.domains import is_grid, jax_world, make_vector_env
     from laplacian_keyboard.evaluate import episode_returns, summary
     from laplacian_keyboard.keyboard import Chord, Keyboard
 
@@ -233,9 +234,13 @@ def zero_shot(
         raise UserError(f"unknown method {method!r}; use least-squares or mean")
     began = time.monotonic()
     keyboard = Keyboard.load(run)
-    world = jax_world(keyboard.config.domain, task)
-    inference = keyboard.inference(world.observations, world.reward, method)
-    env = JaxVectorEnv(world, _copies(episodes))
+    domain = keyboard.config.domain
+    if is_grid(domain):  # every state is known
+        world = jax_world(domain, task)
+        inference = keyboard.inference(world.observations, world.reward, method)
+    else:
+        inference = keyboard.infer_task(task, method)
+    env = make_vector_env(domain, task, _copies(episodes))
     returns, _ = episode_returns(env, Chord(keyboard, inference.w), episodes, seed=seed)
     result = summary(task, returns, time.monotonic() - began)
     result["w"] = [round(float(x), 6) for x in inference.w]
@@ -249,8 +254,9 @@ def zero_shot(
 def compose(
     run: Run,
     task: str,
-    out: str,
+    out: str | None = None,
     steps: int | None = None,
+    t_term: int | None = None,
     preset: str = "cpu",
     seed: int = 0,
     json: bool = False,
@@ -258,57 +264,67 @@ def compose(
     """Learn a player: a policy over chords for one task, online.
 
     Args:
-        run: Folder of a keyboard.
-        task: goal, or goal:ROW,COLUMN.
-        out: Folder of the player; an interrupted run in it is resumed.
+        run: Folder of a keyboard, or the name of a shipped one.
+        task: A task of the keyboard's domain, such as walk or goal:ROW,COLUMN; env for the
+            environment's own reward; or module:function, a function of the next observation.
+        out: Folder of the player; an interrupted run in it is resumed. By default
+            runs/DOMAIN-TASK-SEED.
         steps: Environment steps to learn for; by default the preset's.
+        t_term: Steps a behavior runs before the player chooses again; by default the preset's.
         preset: smoke, cpu or paper.
         seed: Seed of everything random.
         json: Print one JSON object as the last line.
     """
-    from laplacian_keyboard import pipeline
-    from laplacian_keyboard.envs.domains import jax_world
-    from laplacian_keyboard.envs.gym import JaxVectorEnv
+    from laplacian_keyboard import composing
+    from laplacian_keyboard.envs.domains import make_vector_env
     from laplacian_keyboard.evaluate import episode_returns, summary
     from laplacian_keyboard.keyboard import Keyboard
 
     began = time.monotonic()
     keyboard = Keyboard.load(run)
-    env = JaxVectorEnv(jax_world(keyboard.config.domain, task), 100)
+    domain = keyboard.config.domain
+    if not domain:
+        raise UserError(f"{run} does not say which domain it was trained for; use lk.compose")
+    out = out or f"runs/{_file_name(f'{domain}-{task}-{seed}')}"
+    in_scan = keyboard.config.spec.discrete and not domain.startswith("gym:")
+    episodes = 100 if in_scan else composing.EVALUATE_EPISODES
+    evaluate_in = make_vector_env(domain, task, episodes)
 
     def evaluate(player: Any) -> dict[str, float]:
-        returns, _ = episode_returns(env, player, 100, seed=seed)
+        returns, _ = episode_returns(evaluate_in, player, episodes, seed=seed)
         return {"player/evaluation": float(returns.mean())}
 
-    player = pipeline.compose(
+    player = composing.compose(
         keyboard,
-        env,
+        evaluate_in if in_scan else make_vector_env(domain, task, 1),
         steps=steps,
+        t_term=t_term,
         preset=preset,
         seed=seed,
         out=out,
         quiet=False,
         evaluate=evaluate,
+        evaluate_in=evaluate_in,
     )
-    returns, _ = episode_returns(env, player, 100, seed=seed)
+    returns, _ = episode_returns(evaluate_in, player, episodes, seed=seed)
     result = summary(task, returns, time.monotonic() - began)
     if not json:
         _print_evaluation(result)
-    _finish(result, json)
+        print(f"player in {out}")
+    _finish({**result, "out": out}, json)
 
 
-def evaluate(run: Run, task: str, episodes: int = 100, seed: int = 0, json: bool = False) -> None:
+def evaluate(run: Run, task: str, episodes: int = 20, seed: int = 0, json: bool = False) -> None:
     """Evaluate a run: its player, or the zero-shot chord of its keyboard.
 
     Args:
-        run: Folder of a player or a keyboard.
-        task: goal, or goal:ROW,COLUMN.
+        run: Folder of a player or a keyboard, or the name of a shipped keyboard.
+        task: A task of its domain, env, or module:function.
         episodes: Episodes to evaluate.
         seed: Seed of the evaluation.
         json: Print one JSON object as the last line.
     """
-    from laplacian_keyboard.envs.domains import jax_world
-    from laplacian_keyboard.envs.gym import JaxVectorEnv
+    from laplacian_keyboard.envs.domains import make_vector_env
     from laplacian_keyboard.evaluate import episode_returns, summary
     from laplacian_keyboard.keyboard import Keyboard, load
 
@@ -316,7 +332,7 @@ def evaluate(run: Run, task: str, episodes: int = 100, seed: int = 0, json: bool
     agent = load(run)
     if isinstance(agent, Keyboard):
         return zero_shot(run, task, episodes=episodes, seed=seed, json=json)
-    env = JaxVectorEnv(jax_world(agent.keyboard.config.domain, task), _copies(episodes))
+    env = make_vector_env(agent.keyboard.config.domain, task, _copies(episodes))
     returns, _ = episode_returns(env, agent, episodes, seed=seed)
     result = summary(task, returns, time.monotonic() - began)
     if not json:
@@ -324,15 +340,41 @@ def evaluate(run: Run, task: str, episodes: int = 100, seed: int = 0, json: bool
     _finish(result, json)
 
 
+def export(run: Run, out: str, json: bool = False) -> None:
+    """Write a keyboard as a small file to hand on: half precision, without psi, 2,000 states.
+
+    Args:
+        run: Folder of a keyboard, or of a player for the keyboard under it.
+        out: Folder to write to.
+        json: Print one JSON object as the last line.
+    """
+    from laplacian_keyboard.keyboard import Keyboard
+
+    keyboard = Keyboard.load(run)
+    keyboard.save(out, small=True)
+    size = sum(path.stat().st_size for path in Path(out).glob("*.safetensors"))
+    if not json:
+        print(f"keyboard of {keyboard.k} keys in {out}, {size / 1e6:.2f} MB")
+    _finish({"k": keyboard.k, "domain": keyboard.config.domain, "bytes": size}, json)
+
+
 def reproduce(
-    name: Name, preset: str = "cpu", seeds: int = 3, out: str = "runs", json: bool = False
+    name: Name,
+    preset: str = "cpu",
+    seeds: int = 3,
+    domain: str = "",
+    dataset: str = "",
+    out: str = "runs",
+    json: bool = False,
 ) -> None:
-    """Repeat an experiment behind a table of the docs.
+    """Repeat an experiment behind a table of the docs or the paper.
 
     Args:
         name: list, to see what there is, or one of its names.
         preset: smoke, cpu or paper.
         seeds: Number of seeds.
+        domain: The domain of experiments that have several: cheetah, walker or quadruped.
+        dataset: Folder of a dataset to use instead of collecting one, where an experiment can.
         out: Folder for what the experiment keeps; finished parts in it are not repeated.
         json: Print one JSON object as the last line.
     """
@@ -343,31 +385,34 @@ def reproduce(
         if not json:
             _print_table(list(EXPERIMENTS.items()))
         return _finish(result, json)
-    rows = load_experiment(name).run(preset=preset, seeds=seeds, out=str(Path(out) / name))
+    run = load_experiment(name).run
+    options = {key: value for key, value in {"domain": domain, "dataset": dataset}.items() if value}
+    for key in options.keys() - inspect.signature(run).parameters.keys():
+        raise UserError(f"the experiment {name} has no --{key}")
+    if seeds < 1:
+        raise UserError(f"--seeds must be at least 1, not {seeds}")
+    rows = run(preset=preset, seeds=seeds, out=str(Path(out) / name), **options)
     if not json:
         for row in rows:
             print("  ".join(f"{key}: {value}" for key, value in row.items()))
-    _finish({"experiment": name, "preset": preset, "rows": rows}, json)
+    _finish({"experiment": name, "preset": preset, **options, "rows": rows}, json)
 
 
 def bench(name: Name = "envs", json: bool = False) -> None:
     """Measure speed: ratios within one run, medians of repeats.
 
     Args:
-        name: envs: environment steps a second, beside dm_control.
+        name: envs: environment steps a second, beside dm_control. compose: the player's loop,
+            beside its updates and MuJoCo alone.
         json: Print one JSON object as the last line.
     """
     from laplacian_keyboard.bench import load_benchmark
 
-    result = load_benchmark(name).run()
+    benchmark = load_benchmark(name)
+    result = benchmark.run()
     if not json:
-        for domain, figures in result["domains"].items():
-            rates, ratios = figures["steps_per_second"], figures["ratio_to_dm_control"]
-            print(
-                f"{domain:<10} dm_control {rates['dm_control']:>7,}/s   "
-                f"1: {rates['n1']:>7,}/s ({ratios['n1']}x)   "
-                f"16: {rates['n16']:>7,}/s ({ratios['n16']}x)"
-            )
+        for line in benchmark.lines(result):
+            print(line)
     _finish(result, json)
 
 
@@ -391,6 +436,11 @@ def _print_evaluation(result: dict[str, Any]) -> None:
     )
 
 
+def _file_name(text: str) -> str:
+    """A text as part of a path."""
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in text)
+
+
 def _copies(episodes: int) -> int:
     """Environments to evaluate in at once."""
     return max(1, min(episodes, 100))
@@ -412,6 +462,7 @@ COMMANDS = {
     "zero-shot": zero_shot,
     "compose": compose,
     "evaluate": evaluate,
+    "export": export,
     "reproduce": reproduce,
     "bench": bench,
 }

@@ -30,6 +30,7 @@ from laplacian_keyboard.data.collect import episode_keys, random_walks
 from laplacian_keyboard.data.exorl import EpisodeWriter
 from laplacian_keyboard.data.replay import Replay
 from laplacian_keyboard.envs.grid import GridWorld
+from laplacian_keyboard.envs.host import spec_of
 from laplacian_keyboard.explore import aps, babble, proto, rnd
 from laplacian_keyboard.log import progress
 from laplacian_keyboard.types import Spec, Transition, UserError
@@ -211,15 +212,6 @@ def gather_random_walks(
                 writer.add(observation=observation, action=action, reward=zeros, discount=ones)
             bar(writer.steps)
         return {"domain": domain, "episodes": writer.episodes, "steps": writer.steps}
-
-
-def spec_of(env: VectorEnv) -> Spec:
-    """The shapes of a vector environment with flat observations."""
-    (obs_dim,) = env.single_observation_space.shape or (0,)
-    space = env.single_action_space
-    if hasattr(space, "n"):
-        return Spec(obs_dim, num_actions=int(space.n))  # type: ignore[attr-defined]
-    return Spec(obs_dim, action_dim=int(np.prod(space.shape or (0,))))
 
 
 def _mujoco_version(env: VectorEnv) -> str | None:

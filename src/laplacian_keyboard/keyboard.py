@@ -16,13 +16,19 @@ from laplacian_keyboard import zero_shot
 from laplacian_keyboard.baselines import td3
 from laplacian_keyboard.bases import laplacian
 from laplacian_keyboard.checkpoint import load_arrays, read_arrays, save_arrays
+from laplacian_keyboard.data.dataset import Dataset
+from laplacian_keyboard.data.labels import relabel, states_at
+from laplacian_keyboard.inputs import Inputs
 from laplacian_keyboard.nets import MLP
-from laplacian_keyboard.successor import discrete
+from laplacian_keyboard.successor import continuous, discrete
 from laplacian_keyboard.successor.weights import to_sphere
 from laplacian_keyboard.types import Spec, UserError
 
-FORMAT = "1"
+FORMAT = "2"
 KEYBOARD_FILE, PLAYER_FILE = "keyboard.safetensors", "player.safetensors"
+STATES_FILE = "states.safetensors"
+FEW_STATES = 2_000
+"""States a small keyboard keeps."""
 
 
 @dataclass(frozen=True)
@@ -31,41 +37,62 @@ class KeyboardConfig:
 
     spec: Spec
     basis: laplacian.Config
-    successor: discrete.Config
+    successor: discrete.Config | continuous.Config
     domain: str = ""
     """The world it was trained in, if it has a name."""
+    angles: tuple[int, ...] = ()
+    """Entries of the observation that are angles without bound."""
 
     @property
     def k(self) -> int:
         return self.basis.k
 
+    @property
+    def input_spec(self) -> Spec:
+        """The shapes the networks see: an angle counts twice, as sine and cosine."""
+        return dataclasses.replace(self.spec, obs_dim=self.spec.obs_dim + len(self.angles))
+
 
 class KeyboardParams(eqx.Module):
     """The arrays of a keyboard."""
 
+    inputs: Inputs
     basis: MLP
-    successor: MLP
+    successor: MLP | continuous.Behaviors
+
+
+def prepare(config: KeyboardConfig, params: KeyboardParams, obs: Any) -> Any:
+    """Observations as the networks see them."""
+    return params.inputs(obs, config.angles)
 
 
 def features(config: KeyboardConfig, params: KeyboardParams, obs: Any) -> Any:
     """phi(obs)."""
-    return laplacian.phi(config.basis, params.basis, obs)
+    return laplacian.phi(config.basis, params.basis, prepare(config, params, obs))
 
 
 def behave(config: KeyboardConfig, params: KeyboardParams, obs: Any, w: Any) -> Any:
     """The action of behavior w."""
-    return discrete.act(params.successor, obs, w)
+    inputs = prepare(config, params, obs)
+    if isinstance(params.successor, continuous.Behaviors):
+        return continuous.act(params.successor, inputs, w)
+    return discrete.act(params.successor, inputs, w)
 
 
 _features = jax.jit(features, static_argnums=0)
 _behave = jax.jit(behave, static_argnums=0)
+_prepare = jax.jit(prepare, static_argnums=0)
 
 
 class Keyboard:
     """A basis and its behaviors: one behavior for every weight vector w."""
 
-    def __init__(self, config: KeyboardConfig, params: KeyboardParams):
+    def __init__(
+        self, config: KeyboardConfig, params: KeyboardParams, states: Dataset | None = None
+    ):
         self.config, self.params = config, params
+        self.states = states
+        """Some states of the data it was trained on, to infer tasks from."""
 
     @property
     def k(self) -> int:
@@ -76,10 +103,18 @@ class Keyboard:
         """Features of observations `(..., o)`: the eigenvectors e_1 to e_k there."""
         return _features(self.config, self.params, self._observations(obs))
 
-    def psi(self, obs: Any, w: Any) -> jax.Array:
-        """Successor features `(..., a, k)` of every action under behavior w."""
+    def psi(self, obs: Any, w: Any, action: Any = None) -> jax.Array:
+        """Successor features under behavior w: `(..., a, k)` of every discrete action, or
+        `(..., k)` of the continuous `action` (by default the behavior's own)."""
         obs, w = self._pair(obs, w)
-        return discrete.psi(self.params.successor, obs, w)
+        inputs = _prepare(self.config, self.params, obs)
+        successor = self.params.successor
+        if not isinstance(successor, continuous.Behaviors):
+            return discrete.psi(successor, inputs, w)
+        if successor.critic is None:
+            raise UserError("this keyboard was saved without psi, to be small")
+        action = successor.actor(inputs, w) if action is None else jnp.asarray(action, jnp.float32)
+        return successor.critic(inputs, action, w)[0]
 
     def infer(
         self, next_obs: Any, rewards: Any, method: zero_shot.Method = "least-squares"
@@ -103,6 +138,18 @@ class Keyboard:
             )
         return zero_shot.infer(phi, rewards, method)
 
+    def infer_task(
+        self, task: str, method: zero_shot.Method = "least-squares"
+    ) -> zero_shot.Inference:
+        """The weights of a named task, from its rewards on the states kept with the keyboard."""
+        if self.states is None:
+            raise UserError("this keyboard keeps no states to infer a task from; use infer()")
+        rewards = relabel(self.states, task)
+        try:
+            return self.inference(self.states.observation, rewards, method)
+        except UserError as error:
+            raise UserError(f"task {task}: {error}") from error
+
     def act(self, obs: Any, w: Any) -> jax.Array:
         """Actions of behavior w at observations `(..., o)`; w is scaled to radius sqrt(k)."""
         return _behave(self.config, self.params, *self._pair(obs, w))
@@ -121,19 +168,39 @@ class Keyboard:
             raise ValueError(f"w has {self.k} entries on this keyboard, not {w.shape[-1:]}")
         return obs, jnp.broadcast_to(to_sphere(w), (*obs.shape[:-1], self.k))
 
-    def save(self, folder: str | Path) -> None:
-        """Write `keyboard.safetensors` into a folder."""
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        save_arrays(Path(folder) / KEYBOARD_FILE, self.params, _header(self.config))
+    def save(self, folder: str | Path, *, small: bool = False) -> None:
+        """Write `keyboard.safetensors` into a folder, and `states.safetensors` if it keeps states.
+
+        `small` is for shipping: half precision, no psi, a few states.
+        """
+        folder, params, states = Path(folder), self.params, self.states
+        header = _header(self.config)
+        if small:
+            params = _as_type(_without_psi(params), np.float16)
+            header["precision"] = "half"
+            states = None if states is None else states_at(states, _spread_out(states, FEW_STATES))
+        folder.mkdir(parents=True, exist_ok=True)
+        if states is not None:
+            kept = {"observation": states.observation, "reward": states.reward}
+            if states.physics is not None:
+                kept["physics"] = states.physics.astype(np.float32)
+            kept = _as_type(kept, np.float16) if small else kept
+            save_arrays(folder / STATES_FILE, kept, {"description": json.dumps(states.description)})
+        save_arrays(folder / KEYBOARD_FILE, params, header)
 
     @classmethod
     def load(cls, path: str | Path) -> "Keyboard":
-        """Read a keyboard from its file or the folder it is in."""
+        """Read a keyboard from its file, the folder it is in, or the name of a shipped one."""
         file = _file(path, KEYBOARD_FILE)
         config = _read_config(file, KeyboardConfig)
+        arrays, header = read_arrays(file)
         like = jax.eval_shape(lambda: empty_params(config))
+        if not any(".critic" in name for name in arrays):
+            like = _without_psi(like)
+        if header.get("precision") == "half":
+            like = _as_type(like, np.float16)
         params, _ = load_arrays(file, like)
-        return cls(config, params)
+        return cls(config, _as_type(params, np.float32), _load_states(file.parent, config))
 
 
 class Chord:
@@ -160,7 +227,9 @@ class Player:
 
     def choose(self, obs: Any) -> jax.Array:
         """The chord the player picks at observations `(..., o)`."""
-        return playing.chord(_output(self.config, self.actor, jnp.asarray(obs, jnp.float32)))
+        keyboard = self.keyboard
+        inputs = _prepare(keyboard.config, keyboard.params, jnp.asarray(obs, jnp.float32))
+        return playing.chord(_output(self.config, self.actor, inputs))
 
     def act(self, obs: Any, first: Any = None) -> jax.Array:
         """Actions at `obs`, one observation or a batch of them. The chord is kept for t_term steps;
@@ -190,7 +259,7 @@ class Player:
         like = jax.eval_shape(
             lambda: (
                 playing.init(
-                    config, keyboard.config.spec, keyboard.k, key=jax.random.key(0)
+                    config, keyboard.config.input_spec, keyboard.k, key=jax.random.key(0)
                 ).actor.params
             )
         )
@@ -209,18 +278,85 @@ def load(path: str | Path) -> Keyboard | Player:
 
 def empty_params(config: KeyboardConfig) -> KeyboardParams:
     """Untrained parameters: the shapes of a keyboard."""
-    key = jax.random.key(0)
-    basis = laplacian.init(config.basis, config.spec, key=key).encoder.params
-    network = discrete.init(config.successor, config.spec, config.k, key=key).network.params
-    return KeyboardParams(basis, network)
+    key, spec = jax.random.key(0), config.input_spec
+    basis = laplacian.init(config.basis, spec, key=key).encoder.params
+    inputs = Inputs.plain(config.spec.obs_dim, config.angles)
+    return KeyboardParams(inputs, basis, empty_behaviors(config.successor, spec, config.k, key=key))
+
+
+def empty_behaviors(
+    config: discrete.Config | continuous.Config, spec: Spec, k: int, *, key: Any
+) -> MLP | continuous.Behaviors:
+    """Untrained behaviors, for discrete or continuous actions."""
+    if isinstance(config, continuous.Config):
+        return continuous.behaviors(continuous.init(config, spec, k, key=key))
+    return discrete.init(config, spec, k, key=key).network.params
+
+
+def shipped() -> list[str]:
+    """Names of the keyboards that come with the package."""
+    folder = Path(__file__).parent / "keyboards"
+    return sorted(path.parent.name for path in folder.glob(f"*/{KEYBOARD_FILE}"))
 
 
 def _file(path: str | Path, name: str) -> Path:
-    path = Path(path)
-    file = path / name if path.is_dir() else path
+    given = Path(path)
+    if not given.exists() and str(path) in shipped():
+        given = Path(__file__).parent / "keyboards" / str(path)
+    file = given / name if given.is_dir() else given
     if not file.exists():
-        raise UserError(f"{path} holds no {name}; give the folder of a finished run")
+        known = ", ".join(shipped())
+        raise UserError(
+            f"{path} holds no {name}; give the folder of a finished run"
+            + (f", or the name of a shipped keyboard: {known}" if known else "")
+        )
     return file
+
+
+def _without_psi(params: KeyboardParams) -> KeyboardParams:
+    """Continuous behaviors act without their critic; discrete ones are their psi."""
+    if not isinstance(params.successor, continuous.Behaviors):
+        return params
+    acting = continuous.Behaviors(params.successor.actor, None)
+    return KeyboardParams(params.inputs, params.basis, acting)
+
+
+def _spread_out(states: Dataset, count: int) -> np.ndarray:
+    total = len(states.observation)
+    return np.arange(0, total, max(1, -(-total // count)))
+
+
+def _as_type(tree: Any, kind: Any) -> Any:
+    """A tree with its real numbers in another precision."""
+
+    def convert(leaf: Any) -> Any:
+        if not np.issubdtype(leaf.dtype, np.floating):
+            return leaf
+        if isinstance(leaf, jax.ShapeDtypeStruct):
+            return jax.ShapeDtypeStruct(leaf.shape, kind)
+        return leaf.astype(kind)
+
+    return jax.tree.map(convert, tree)
+
+
+def _load_states(folder: Path, config: KeyboardConfig) -> Dataset | None:
+    path = folder / STATES_FILE
+    if not path.exists():
+        return None
+    arrays, metadata = read_arrays(path)
+    arrays = {name.strip("[]'"): values for name, values in arrays.items()}
+    obs, physics = arrays["observation"], arrays.get("physics")
+    return Dataset(
+        path=path,
+        description=json.loads(metadata["description"]),
+        observation=obs.astype(np.float32) if obs.dtype == np.float16 else obs,
+        action=np.zeros((len(obs), config.spec.action_dim), np.float32),
+        reward=arrays["reward"].astype(np.float32),
+        discount=np.ones(len(obs), np.float32),
+        physics=None if physics is None else physics.astype(np.float64),
+        lengths=np.zeros(len(obs), int),
+        num_actions=config.spec.num_actions,
+    )
 
 
 def _header(config: Any) -> dict[str, str]:
@@ -236,10 +372,11 @@ def _read_config(file: Path, kind: Any) -> Any:
 
 def _revive(kind: Any, values: dict[str, Any]) -> Any:
     """A frozen dataclass from the JSON of its fields, nested ones included."""
+    is_discrete = values.get("spec", {}).get("num_actions", 0) > 0
     nested = {
         "spec": Spec,
         "basis": laplacian.Config,
-        "successor": discrete.Config,
+        "successor": discrete.Config if is_discrete else continuous.Config,
         "td3": td3.Config,
     }
     arguments = {}

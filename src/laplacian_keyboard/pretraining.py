@@ -1,4 +1,4 @@
-"""The three stages on real data: `pretrain` (basis, behaviors) and `compose` (player)."""
+"""Stages 1 and 2 on real data: reward-free experience becomes a keyboard."""
 
 import dataclasses
 from collections.abc import Callable
@@ -10,34 +10,26 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
-from jaxtyping import Float, Int, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
-from laplacian_keyboard import player as playing
-from laplacian_keyboard import presets
+from laplacian_keyboard import presets, successor
 from laplacian_keyboard.bases import laplacian
-from laplacian_keyboard.checkpoint import RunFolder, fingerprint, load_arrays, save_arrays
+from laplacian_keyboard.checkpoint import RunFolder, load_arrays, save_arrays
 from laplacian_keyboard.data.dataset import Dataset
+from laplacian_keyboard.data.labels import sample_states
 from laplacian_keyboard.data.replay import (
     Experience,
-    Replay,
     sample_observations,
     sample_pairs,
     sample_transitions,
 )
-from laplacian_keyboard.keyboard import (
-    Keyboard,
-    KeyboardConfig,
-    KeyboardParams,
-    Player,
-    behave,
-    empty_params,
-)
+from laplacian_keyboard.envs.domains import ANGLES
+from laplacian_keyboard.inputs import Inputs
+from laplacian_keyboard.keyboard import Keyboard, KeyboardConfig, KeyboardParams, empty_params
 from laplacian_keyboard.nets import MLP
-from laplacian_keyboard.successor import discrete
 from laplacian_keyboard.successor.weights import sample_weights
 from laplacian_keyboard.train import fit
-from laplacian_keyboard.types import Metrics, Transition, UserError, World
+from laplacian_keyboard.types import Metrics, UserError
 
 MOMENT_BATCH, MOMENT_BATCHES = 8_192, 128
 """A million pairs for the refinement and the report: a few seconds, and its noise is what limits
@@ -61,20 +53,21 @@ class SuccessorUpdate:
     """One step of stage 2 on a dataset and a basis."""
 
     basis: laplacian.Config
-    config: discrete.Config
+    config: successor.Config
 
     def __call__(
-        self, state: discrete.State, data: tuple[Experience, MLP], key: PRNGKeyArray
-    ) -> tuple[discrete.State, Metrics]:
+        self, state: Any, data: tuple[Experience, MLP], key: PRNGKeyArray
+    ) -> tuple[Any, Metrics]:
         experience, encoder = data
-        key_batch, key_goal, key_w = jax.random.split(key, 3)
+        key_batch, key_goal, key_w, key_update = jax.random.split(key, 4)
         count = self.config.batch_size
         batch = sample_transitions(experience, count, key=key_batch)
         goals = sample_observations(experience, count, key=key_goal)
         both = laplacian.phi(self.basis, encoder, jnp.concatenate([batch.next_obs, goals]))
         next_phi, goal_phi = jnp.split(both, 2)
         w = sample_weights(goal_phi, goal_fraction=self.config.goal_fraction, key=key_w)
-        return discrete.update(self.config, state, batch, next_phi, w)
+        learner = successor.module_of(self.config)
+        return learner.update(self.config, state, batch, next_phi, w, key=key_update)
 
 
 @dataclass(frozen=True)
@@ -157,33 +150,37 @@ def learn_basis(
 
 def learn_behaviors(
     basis: laplacian.Config,
-    config: discrete.Config,
+    config: successor.Config,
     encoder: MLP,
     experience: Experience,
     *,
     num_steps: int,
     key: PRNGKeyArray,
     run: RunFolder | None = None,
+    evaluate: Callable[[successor.Behaviors], dict[str, Any]] | None = None,
+    evaluate_every: int = 1,
     quiet: bool = True,
-) -> MLP:
-    """Stage 2: the network of the behaviors over a basis (its slow average).
+) -> successor.Behaviors:
+    """Stage 2: the behaviors over a basis (their slow average). `evaluate(behaviors)` gives figures
+    to log every so many updates.
 
     With an array of keys, `encoder` and the result have a leading seed axis.
     """
     key_init, key_train = _split(key, 2)
-    update = SuccessorUpdate(basis, config)
+    update, learner = SuccessorUpdate(basis, config), successor.module_of(config)
     state = fit(
         update if key.ndim == 0 else OverSeeds(update, (None, 0)),
-        _map(lambda key: discrete.init(config, experience.spec, basis.k, key=key), key_init),
+        _map(lambda key: learner.init(config, experience.spec, basis.k, key=key), key_init),
         (experience, encoder),
         num_steps=num_steps,
         key=key_train,
         stage="behaviors",
         run=run,
+        evaluate=None if evaluate is None else lambda state: evaluate(learner.behaviors(state)),
+        evaluate_every=evaluate_every,
         quiet=quiet,
     )
-    assert state.network.target is not None
-    return state.network.target
+    return learner.behaviors(state)
 
 
 def _map(function: Any, key: PRNGKeyArray) -> Any:
@@ -234,9 +231,12 @@ def pretrain_seeds(
 ) -> list[Keyboard]:
     """The same for several seeds at once, trained together on one device. Their keyboards go to
     the folders `out/seed-N`; a single seed's goes to `out` itself."""
-    settings = presets.settings(preset, k)
+    settings = presets.settings(preset, k, discrete=dataset.spec.discrete)
     _require_enough_states(dataset, k)
-    config = KeyboardConfig(dataset.spec, settings.basis, settings.successor, dataset.domain or "")
+    domain = dataset.domain or ""
+    config = KeyboardConfig(
+        dataset.spec, settings.basis, settings.successor, domain, ANGLES.get(domain, ())
+    )
     run = None
     if out is not None:
         described = {
@@ -254,7 +254,7 @@ def pretrain_seeds(
     many = len(seeds) > 1
     keys = jnp.stack([jax.random.key(seed) for seed in seeds]) if many else jax.random.key(seeds[0])
     key_basis, key_behaviors = _split(keys, 2)
-    experience = dataset.experience()
+    inputs, experience = prepare_experience(dataset, config.angles, settings.normalise)
 
     def stage_1() -> tuple[MLP, laplacian.Report]:
         steps = settings.basis_steps
@@ -265,7 +265,7 @@ def pretrain_seeds(
     empty = empty_params(config).basis, laplacian.empty_report(k)
     like = stack_seeds([empty] * len(seeds)) if many else empty
     encoder, report = kept(run, "basis.safetensors", like, stage_1)
-    network = learn_behaviors(
+    behaviors = learn_behaviors(
         config.basis,
         config.successor,
         encoder,
@@ -275,14 +275,29 @@ def pretrain_seeds(
         run=run,
         quiet=quiet,
     )
-    params = KeyboardParams(encoder, network)
-    each = [seed_of(params, i) for i in range(len(seeds))] if many else [params]
-    keyboards = [Keyboard(config, one) for one in each]
+    trained = (encoder, behaviors)
+    each = [seed_of(trained, i) for i in range(len(seeds))] if many else [trained]
+    states = sample_states(dataset)
+    keyboards = [
+        Keyboard(config, KeyboardParams(inputs, encoder, behaviors), states)
+        for encoder, behaviors in each
+    ]
     if run is not None:
         for keyboard, folder in zip(keyboards, _seed_folders(run.path, seeds), strict=True):
             keyboard.save(folder)
         run.finish({name: value.tolist() for name, value in vars(report).items()})
     return keyboards
+
+
+def prepare_experience(
+    dataset: Dataset, angles: tuple[int, ...], normalise: bool
+) -> tuple[Inputs, Experience]:
+    """The dataset's rows as the networks see them, and how they were made."""
+    if not normalise:
+        return Inputs.plain(dataset.spec.obs_dim, angles), dataset.experience()
+    inputs = Inputs.of_data(dataset.observation, angles)
+    prepared = inputs.of_rows(dataset.observation, angles)
+    return inputs, dataclasses.replace(dataset, observation=prepared).experience()
 
 
 def _seed_folders(path: Path, seeds: list[int]) -> list[Path]:
@@ -312,189 +327,3 @@ def _require_enough_states(dataset: Dataset, k: int) -> None:
             f"k = {k} is too large: the dataset has {states} different observations, so k can be "
             f"at most {states - 1}"
         )
-
-
-class ComposeState(eqx.Module):
-    """Everything that changes while a player learns in a pure-JAX world."""
-
-    player: playing.State
-    replay: Replay
-    env: Any
-    obs: Float[Array, "n o"]
-    running_return: Float[Array, "n"]
-    """Reward of each episode so far."""
-    last_return: Float[Array, "n"]
-    """Return of each environment's last finished episode."""
-    decisions: Int[Array, ""]
-
-
-@dataclass(frozen=True)
-class PlayerUpdate:
-    """One decision in every environment, then gradient steps on the stored stretches."""
-
-    config: playing.Config
-    keyboard: KeyboardConfig
-    num_updates: int
-
-    def __call__(
-        self, state: ComposeState, data: tuple[Any, KeyboardParams], key: PRNGKeyArray
-    ) -> tuple[ComposeState, Metrics]:
-        world, params = data
-        key_act, key_random, key_mix, key_reset, key_learn = jax.random.split(key, 5)
-        num_envs, k = state.obs.shape[0], self.keyboard.k
-        decision_steps = num_envs * self.config.t_term
-        warm = state.decisions * decision_steps >= self.config.warmup
-        chosen = playing.act(self.config, state.player.actor.params, state.obs, key=key_act)
-        random = jax.random.uniform(key_random, (num_envs, k), minval=-1.0, maxval=1.0)
-        mixed = jax.random.bernoulli(key_mix, self.config.random_fraction, (num_envs, 1))
-        u = jnp.where(warm & ~mixed, chosen, random)
-
-        behavior = lambda obs, w: behave(self.keyboard, params, obs, w)  # noqa: E731
-        play = lambda env, obs, u: playing.play(  # noqa: E731
-            self.config, world.step, behavior, env, obs, u
-        )
-        env, stretch, over, reward = jax.vmap(play)(state.env, state.obs, u)
-        replay = state.replay.add(stretch)
-        running = state.running_return + reward
-        fresh_env, fresh_obs = jax.vmap(world.reset)(jax.random.split(key_reset, num_envs))
-        select = lambda new, old: jnp.where(  # noqa: E731
-            over.reshape(-1, *[1] * (new.ndim - 1)), new, old
-        )
-        player, metrics = jax.lax.cond(
-            warm,
-            lambda: self._learn(state.player, replay, key_learn),
-            lambda: (state.player, _zeros(self._learn, state.player, replay, key_learn)),
-        )
-        new_state = ComposeState(
-            player=player,
-            replay=replay,
-            env=jax.tree.map(select, fresh_env, env),
-            obs=select(fresh_obs, stretch.next_obs),
-            running_return=select(jnp.zeros_like(running), running),
-            last_return=select(running, state.last_return),
-            decisions=state.decisions + 1,
-        )
-        return new_state, {"player/return": jnp.mean(new_state.last_return), **metrics}
-
-    def _learn(
-        self, player: playing.State, replay: Replay, key: PRNGKeyArray
-    ) -> tuple[playing.State, Metrics]:
-        def one_update(player: playing.State, key: PRNGKeyArray):
-            key_batch, key_update = jax.random.split(key)
-            batch = replay.sample(self.config.td3.batch_size, key=key_batch)
-            return playing.update(self.config, player, batch, key=key_update)
-
-        player, metrics = jax.lax.scan(one_update, player, jax.random.split(key, self.num_updates))
-        return player, jax.tree.map(jnp.mean, metrics)
-
-
-def _zeros(learn: Any, *arguments: Any) -> Metrics:
-    _, shapes = jax.eval_shape(learn, *arguments)
-    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-
-
-def learn_player(
-    config: playing.Config,
-    keyboard: Keyboard,
-    world: World,
-    *,
-    steps: int,
-    num_envs: int,
-    num_updates: int,
-    key: PRNGKeyArray,
-    run: RunFolder | None = None,
-    evaluate: Any = None,
-    chunk: int = 50,
-    quiet: bool = True,
-) -> Player:
-    """Stage 3 in a pure-JAX world."""
-    key_init, key_reset, key_train = jax.random.split(key, 3)
-    env, obs = jax.vmap(world.reset)(jax.random.split(key_reset, num_envs))
-    example = Transition(obs[0], jnp.zeros(keyboard.k), jnp.zeros(()), jnp.zeros(()), obs[0])
-    state = ComposeState(
-        player=playing.init(config, keyboard.config.spec, keyboard.k, key=key_init),
-        replay=Replay.create(example, config.capacity),
-        env=env,
-        obs=obs,
-        running_return=jnp.zeros(num_envs),
-        last_return=jnp.zeros(num_envs),
-        decisions=jnp.zeros((), jnp.int32),
-    )
-    as_player = lambda state: Player(keyboard, config, state.player.actor.params)  # noqa: E731
-    state = fit(
-        PlayerUpdate(config, keyboard.config, num_updates),
-        state,
-        (world, keyboard.params),
-        num_steps=-(-steps // (num_envs * config.t_term)),
-        key=key_train,
-        stage="player",
-        chunk=chunk,
-        run=run,
-        evaluate=None if evaluate is None else lambda state: evaluate(as_player(state)),
-        quiet=quiet,
-    )
-    return as_player(state)
-
-
-def compose(
-    keyboard: Keyboard,
-    env: Any,
-    *,
-    steps: int | None = None,
-    t_term: int | None = None,
-    preset: str = "cpu",
-    seed: int = 0,
-    out: str | Path | None = None,
-    quiet: bool = True,
-    evaluate: Callable[[Player], dict[str, float]] | None = None,
-) -> Player:
-    """Stage 3: a player for the task of `env`, learned online.
-
-    `evaluate(player)` is called as learning goes on; its figures are logged. With a folder `out`,
-    an interrupted call continues and a finished one loads.
-    """
-    world = getattr(env.unwrapped, "world", None)
-    if world is None:
-        raise UserError(
-            "composing needs one of this package's pure-JAX worlds; "
-            f"{type(env.unwrapped).__name__} is not one"
-        )
-    if world.spec != keyboard.config.spec:
-        raise UserError(f"the keyboard was trained for {keyboard.config.spec}, not {world.spec}")
-    settings = presets.settings(preset, keyboard.k)
-    config = settings.player
-    if t_term is not None:
-        config = dataclasses.replace(config, t_term=t_term)
-    steps = settings.player_steps if steps is None else steps
-    if steps < 1:
-        raise UserError(f"steps must be at least 1, not {steps}")
-    run = None
-    if out is not None:
-        described = {
-            "kind": "player",
-            "k": keyboard.k,
-            "seed": seed,
-            "steps": steps,
-            "keyboard": fingerprint(keyboard.params),
-            "world": fingerprint(world),
-            **dataclasses.asdict(config),
-        }
-        run = RunFolder(out, described)
-        if run.is_done:
-            return Player.load(run.path)
-    player = learn_player(
-        config,
-        keyboard,
-        world,
-        steps=steps,
-        num_envs=settings.player_envs,
-        num_updates=settings.player_updates,
-        key=jax.random.key(seed),
-        run=run,
-        evaluate=evaluate,
-        quiet=quiet,
-    )
-    if run is not None:
-        player.save(run.path)
-        run.finish({"steps": steps, **(evaluate(player) if evaluate else {})})
-    return player

@@ -40,15 +40,18 @@ def fit(
     stage: str,
     chunk: int = 500,
     run: RunFolder | None = None,
-    evaluate: Callable[[State], dict[str, float]] | None = None,
+    evaluate: Callable[[State], dict[str, Any]] | None = None,
+    evaluate_every: int = 1,
     quiet: bool = True,
 ) -> State:
     """`state` after `num_steps` updates.
 
     With a run folder: starts from its checkpoint of this stage if there is one, logs the mean
     metrics of every chunk, and checkpoints at chunk ends. `evaluate(state)` adds its figures to
-    what is logged for a chunk. `key` may be an array of keys, one a seed; then `update` is mapped
-    over seeds by the caller and metrics have a leading seed axis.
+    what is logged for a chunk, for every chunk that ends at a multiple of `evaluate_every`.
+
+    `key` may be an array of keys, one a seed; then `update` is mapped over seeds by the caller and
+    metrics have a leading seed axis.
     """
     step = 0
     if run is not None and (found := run.load_state(stage, state)) is not None:
@@ -64,13 +67,13 @@ def fit(
             state, metrics = run_chunk(update, length, state, data, jnp.int32(step), key)
             metrics = {name: np.asarray(value) for name, value in metrics.items()}
             try:
-                _require_finite(metrics, stage, step, step + length, run)
+                require_finite(metrics, stage, step, step + length, run)
             except UserError:
                 if run is not None:
                     run.save_state(stage, step, before)
                 raise
             step += length
-            if evaluate is not None:
+            if evaluate is not None and step % evaluate_every == 0:
                 figures = {name: np.asarray(value) for name, value in evaluate(state).items()}
                 metrics = {**figures, **metrics}
             bar(step, {name: float(np.mean(value)) for name, value in metrics.items()})
@@ -101,9 +104,10 @@ def step_key(key: PRNGKeyArray, step: Any) -> PRNGKeyArray:
     return fold(key, step) if key.ndim == 0 else jax.vmap(fold, in_axes=(0, None))(key, step)
 
 
-def _require_finite(
+def require_finite(
     metrics: dict[str, np.ndarray], stage: str, start: int, end: int, run: RunFolder | None
 ) -> None:
+    """Stop where training has diverged, naming the first quantity that is not finite."""
     for name, value in metrics.items():
         if not np.all(np.isfinite(value)):
             kept = f"; the last good state, step {start}, is kept in {run.path}" if run else ""

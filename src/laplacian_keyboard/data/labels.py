@@ -5,6 +5,7 @@ it only those that the observation contains, and so only some tasks.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -28,6 +29,26 @@ OBSERVED: dict[str, dict[str, int]] = {
     "quadruped": {"speed": 44, "upright": 47},
 }
 """Quantities that are entries of the observation, by domain."""
+
+
+def sample_states(dataset: Dataset, count: int = 10_000, seed: int = 0) -> Dataset:
+    """`count` different next states of a dataset, as rows without episodes: what a task is
+    inferred from (the paper's N = 10^4)."""
+    return states_at(dataset, dataset.sample_next_rows(count, seed))
+
+
+def states_at(dataset: Dataset, rows: np.ndarray) -> Dataset:
+    """Some rows of a dataset, on their own."""
+    return replace(
+        dataset,
+        observation=dataset.observation[rows],
+        action=dataset.action[rows],
+        reward=dataset.reward[rows],
+        discount=dataset.discount[rows],
+        physics=None if dataset.physics is None else dataset.physics[rows],
+        lengths=np.zeros(len(rows), int),
+        files=(),
+    )
 
 
 def tasks_of(dataset: Dataset) -> tuple[str, ...]:

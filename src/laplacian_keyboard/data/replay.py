@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Float, Int, PRNGKeyArray, Shaped
+from jaxtyping import Bool, Float, Int, PRNGKeyArray, Shaped
 
 from laplacian_keyboard.types import Pairs, Spec, Transition, UserError
 
@@ -175,11 +175,17 @@ class Replay(eqx.Module):
     def capacity(self) -> int:
         return self.storage.reward.shape[0]
 
-    def add(self, batch: Transition) -> "Replay":
-        """The buffer with a batch added, the oldest entries overwritten."""
-        count = batch.reward.shape[0]
-        slots = (self.head + jnp.arange(count)) % self.capacity
-        storage = jax.tree.map(lambda old, new: old.at[slots].set(new), self.storage, batch)
+    def add(self, batch: Transition, kept: Bool[Array, "b"] | None = None) -> "Replay":
+        """The buffer with a batch added, or its entries that are `kept`, the oldest overwritten."""
+        if kept is None:
+            count = batch.reward.shape[0]
+            slots = (self.head + jnp.arange(count)) % self.capacity
+        else:
+            count = jnp.sum(kept)
+            slots = (self.head + jnp.cumsum(kept) - 1) % self.capacity
+            slots = jnp.where(kept, slots, self.capacity)  # past the end: not written
+        write = lambda old, new: old.at[slots].set(new, mode="drop")  # noqa: E731
+        storage = jax.tree.map(write, self.storage, batch)
         return Replay(
             storage,
             jnp.minimum(self.size + count, self.capacity),

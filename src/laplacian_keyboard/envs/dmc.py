@@ -229,7 +229,8 @@ def _start_quadruped(batch: Batch, ids: Ids, generators: Generators) -> None:
 
 
 class DmcVectorEnv(gymnasium.vector.VectorEnv):
-    """`num_envs` robots of one domain, stepped together on `num_threads` threads.
+    """`num_envs` robots of one domain, stepped together on `num_threads` threads. All have one
+    task, or each its own.
 
     A robot's trajectory is the same whatever `num_envs` and `num_threads` are. Episodes are cut
     after `episode_length` steps and never terminate. The step that cuts an episode also resets it:
@@ -241,15 +242,21 @@ class DmcVectorEnv(gymnasium.vector.VectorEnv):
     def __init__(
         self,
         domain: str,
-        task: str = "run",
+        task: str | Sequence[str] = "run",
         num_envs: int = 1,
         *,
         num_threads: int | None = None,
         episode_length: int = 1000,
     ) -> None:
-        self._reward = tasks.find_task(domain, task).reward
         if num_envs < 1:
             raise UserError(f"num_envs is {num_envs}: it must be at least 1")
+        each = [task] * num_envs if isinstance(task, str) else list(task)
+        if len(each) != num_envs:
+            raise UserError(f"{len(each)} tasks for {num_envs} environments: give as many")
+        self._rewards = [
+            (tasks.find_task(domain, name).reward, np.array([own == name for own in each]))
+            for name in dict.fromkeys(each)
+        ]
         self.domain, self.task = domain, task
         self.num_envs, self.episode_length = num_envs, episode_length
         self._domain = load_domain(domain)
@@ -339,9 +346,18 @@ class DmcVectorEnv(gymnasium.vector.VectorEnv):
         self._steps[ids] = 0
 
     def rewards(self, task: str | None = None) -> Array:
-        """Rewards (num_envs,) of the current states, for this or another task of the domain."""
-        reward = tasks.find_task(self.domain, task).reward if task else self._reward
-        return reward(self.quantities())
+        """Rewards (num_envs,) of the current states, for each robot's or another task."""
+        quantities = self.quantities()
+        if task is not None:
+            return tasks.find_task(self.domain, task).reward(quantities)
+        (reward, _), *others = self._rewards
+        rewards = reward(quantities)
+        for reward, robots in others:
+            rewards = np.where(robots, reward(quantities), rewards)
+        return rewards
+
+    def __repr__(self) -> str:
+        return f"DmcVectorEnv({self.domain}, {self.task}, num_envs={self.num_envs})"
 
     def quantities(self) -> dict[str, Array]:
         """The named quantities (num_envs,) of the current states; see `tasks.quantities_of`."""

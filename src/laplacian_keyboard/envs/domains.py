@@ -20,6 +20,8 @@ DOMAINS = (
     "gym:ENV_ID",
 )
 DMC = ("cheetah", "walker", "quadruped")
+ANGLES = {"cheetah": (1,)}
+"""Entries of a domain's observation that are angles without bound: the cheetah's pitch."""
 FOUR_ROOMS_GOAL = (9, 9)
 """(row, column) of the goal of Four-Rooms' task `goal`: inside a room, where no single behavior of
 a small basis stops."""

@@ -32,6 +32,31 @@ def make_host(env_id: str, num_envs: int = 1, task: str = "env") -> "HostVectorE
     return HostVectorEnv(env_id, num_envs, reward=None if task == "env" else find_reward(task))
 
 
+def spec_of(env: VectorEnv) -> Spec:
+    """The shapes of a vector environment with flat observations."""
+    (obs_dim,) = env.single_observation_space.shape or (0,)
+    space = env.single_action_space
+    if hasattr(space, "n"):
+        return Spec(obs_dim, num_actions=int(space.n))  # type: ignore[attr-defined]
+    return Spec(obs_dim, action_dim=int(np.prod(space.shape or (0,))))
+
+
+def as_vector(env: gymnasium.Env | VectorEnv) -> VectorEnv:
+    """An environment of the user's own, single or vector, with plain vectors."""
+    if isinstance(env, gymnasium.Env):
+        vector = SyncVectorEnv([lambda: env], autoreset_mode=AutoresetMode.SAME_STEP)
+        return HostVectorEnv(str(env), envs=vector)
+    if env.metadata.get("autoreset_mode") != AutoresetMode.SAME_STEP:
+        raise UserError(
+            "the environments must reset in the step that ends an episode: make them with "
+            "gymnasium.vector.AutoresetMode.SAME_STEP"
+        )
+    is_plain = isinstance(env.single_observation_space, Box) and env.single_observation_space.shape
+    if (is_plain and hasattr(env.unwrapped, "physics_states")) or isinstance(env, HostVectorEnv):
+        return env
+    return HostVectorEnv(str(env), env.num_envs, envs=env)
+
+
 class HostVectorEnv(VectorEnv):
     """Copies of a Gymnasium environment, stepped one after the other.
 
@@ -42,12 +67,19 @@ class HostVectorEnv(VectorEnv):
 
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}  # noqa: RUF012
 
-    def __init__(self, env_id: str, num_envs: int = 1, *, reward: Reward | None = None):
+    def __init__(
+        self,
+        env_id: str,
+        num_envs: int = 1,
+        *,
+        reward: Reward | None = None,
+        envs: VectorEnv | None = None,
+    ):
         if num_envs < 1:
             raise UserError(f"num_envs is {num_envs}: it must be at least 1")
         self.env_id, self.num_envs = env_id, num_envs
         self._reward = reward
-        self._envs = _make_copies(env_id, num_envs)
+        self._envs = _make_copies(env_id, num_envs) if envs is None else envs
         try:
             self._spec = _spec_of(self._envs, env_id)
         except UserError:
@@ -68,7 +100,7 @@ class HostVectorEnv(VectorEnv):
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        obs, infos = self._envs.reset(seed=seed, options=options)
+        obs, infos = self._envs.reset(seed=seed, options=options)  # type: ignore[arg-type]
         return _flat(obs, self.num_envs), infos
 
     def step(
@@ -121,7 +153,7 @@ def _make_copies(env_id: str, num_envs: int) -> SyncVectorEnv:
         raise UserError(f"cannot make the Gymnasium environment {env_id!r}: {reason}") from error
 
 
-def _spec_of(envs: SyncVectorEnv, env_id: str) -> Spec:
+def _spec_of(envs: VectorEnv, env_id: str) -> Spec:
     """The shapes of flat observations and actions, if the spaces allow that."""
     observation, action = envs.single_observation_space, envs.single_action_space
     if not isinstance(observation, Box):

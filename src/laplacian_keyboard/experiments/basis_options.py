@@ -16,7 +16,7 @@ from laplacian_keyboard.envs.domains import jax_world
 from laplacian_keyboard.envs.grid import four_rooms, grid_observations
 from laplacian_keyboard.experiments.demo import DATA_STEPS, EPISODE, NUM_BASIS
 from laplacian_keyboard.experiments.eigenvectors import Geometry
-from laplacian_keyboard.pipeline import average_moments, learn_basis, seed_of
+from laplacian_keyboard.pretraining import average_moments, learn_basis, seed_of
 
 
 def run(preset: str = "cpu", seeds: int = 3, out: str = "") -> list[dict[str, Any]]:
@@ -28,7 +28,7 @@ def run(preset: str = "cpu", seeds: int = 3, out: str = "") -> list[dict[str, An
     world = jax_world("four-rooms", None, time_limit=EPISODE + 1)
     data = collect_random_walks(world, steps=DATA_STEPS[preset], length=EPISODE, seed=0)
     experience = data.experience()
-    settings = presets.settings(preset, NUM_BASIS)
+    settings = presets.settings(preset, NUM_BASIS, discrete=True)
     keys = jax.vmap(jax.random.key)(jnp.arange(seeds))
 
     def cosine(encoder: Any) -> float:

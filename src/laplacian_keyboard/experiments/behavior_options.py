@@ -14,8 +14,9 @@ from laplacian_keyboard.envs.grid import four_rooms
 from laplacian_keyboard.experiments import stitching
 from laplacian_keyboard.experiments.demo import DATA_STEPS, EPISODE
 from laplacian_keyboard.experiments.eigenvectors import Geometry
+from laplacian_keyboard.inputs import Inputs
 from laplacian_keyboard.keyboard import Keyboard, KeyboardConfig, KeyboardParams
-from laplacian_keyboard.pipeline import learn_basis, learn_behaviors, seed_of
+from laplacian_keyboard.pretraining import learn_basis, learn_behaviors, seed_of
 
 NUM_KEYS = 5
 NUM_TASKS = 100
@@ -35,7 +36,7 @@ def run(preset: str = "cpu", seeds: int = 3, out: str = "") -> list[dict[str, An
     data = collect_random_walks(world, steps=DATA_STEPS[preset], length=EPISODE, seed=0)
     experience = data.experience()
     geometry = Geometry.of(four_rooms())
-    settings = presets.settings(preset, NUM_KEYS)
+    settings = presets.settings(preset, NUM_KEYS, discrete=True)
     keys = jax.vmap(jax.random.key)(jnp.arange(seeds))
     encoders, _ = learn_basis(
         settings.basis, experience, num_steps=settings.basis_steps, key=keys, quiet=False
@@ -53,12 +54,14 @@ def run(preset: str = "cpu", seeds: int = 3, out: str = "") -> list[dict[str, An
             quiet=False,
         )
         described = KeyboardConfig(data.spec, settings.basis, config)
-        params = KeyboardParams(encoders, networks)
-        values = [
-            stitching.in_span_value(
-                Keyboard(described, seed_of(params, i)), geometry, num_tasks=NUM_TASKS
-            )
+        inputs = Inputs.plain(data.spec.obs_dim)
+        keyboards = [
+            Keyboard(described, KeyboardParams(inputs, *seed_of((encoders, networks), i)))
             for i in range(seeds)
+        ]
+        values = [
+            stitching.in_span_value(keyboard, geometry, num_tasks=NUM_TASKS)
+            for keyboard in keyboards
         ]
         rows.append({"variant": name, "in_span_value": [round(value, 4) for value in values]})
     return rows

@@ -11,6 +11,7 @@ import numpy as np
 from laplacian_keyboard import presets, spectral
 from laplacian_keyboard.bases import laplacian
 from laplacian_keyboard.checkpoint import RunFolder
+from laplacian_keyboard.composing import learn_player
 from laplacian_keyboard.data.collect import collect_random_walks
 from laplacian_keyboard.envs.domains import grid_goals, grid_map, jax_world
 from laplacian_keyboard.envs.grid import GridWorld, grid_observations
@@ -18,8 +19,9 @@ from laplacian_keyboard.experiments import bound, eigenvectors, stitching
 from laplacian_keyboard.experiments.eigenvectors import Geometry
 from laplacian_keyboard.figures import draw_curves, new_figure, to_png
 from laplacian_keyboard.files import write_atomically
+from laplacian_keyboard.inputs import Inputs
 from laplacian_keyboard.keyboard import Keyboard, KeyboardConfig, KeyboardParams, empty_params
-from laplacian_keyboard.pipeline import kept, learn_basis, learn_behaviors, learn_player
+from laplacian_keyboard.pretraining import kept, learn_basis, learn_behaviors
 from laplacian_keyboard.report import Page
 from laplacian_keyboard.types import UserError
 
@@ -52,7 +54,7 @@ def run_demo(
         )
     if (grid.distances(goal) < 0).any():
         raise UserError(f"{grid.source}: some free cells have no path to the goal")
-    full, small = presets.settings(preset, num_basis), presets.settings(preset, k)
+    full, small = (presets.settings(preset, n, discrete=True) for n in (num_basis, k))
     described = {"kind": "demo", "domain": domain, "task": task, "k": k, "seed": seed}
     run = RunFolder(out, {**described, "preset": preset})
     if run.is_done:
@@ -100,7 +102,7 @@ def run_demo(
             quiet=quiet,
         ),
     )
-    keyboard = Keyboard(config, KeyboardParams(encoder, network))
+    keyboard = Keyboard(config, KeyboardParams(Inputs.plain(data.spec.obs_dim), encoder, network))
     reward = (np.arange(grid.num_states) == goal).astype(np.float32)
     inference = keyboard.inference(grid_observations(grid), reward)
     zero_shot = stitching.chord_success(keyboard, grid, np.asarray(inference.w), goal)
