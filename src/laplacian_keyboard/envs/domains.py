@@ -7,6 +7,7 @@ from gymnasium.vector import VectorEnv
 from laplacian_keyboard.envs import point_maze
 from laplacian_keyboard.envs.grid import GridMap, GridWorld, four_rooms
 from laplacian_keyboard.envs.gym import JaxVectorEnv
+from laplacian_keyboard.envs.item_collector import ItemCollector
 from laplacian_keyboard.types import UserError
 
 DOMAINS = (
@@ -14,6 +15,7 @@ DOMAINS = (
     "grid:MAP_FILE",
     "point-maze",
     "point-maze:MAP_FILE",
+    "item-collector",
     "cheetah",
     "walker",
     "quadruped",
@@ -84,6 +86,8 @@ def make_vector_env(domain: str, task: str | None, num_envs: int) -> VectorEnv:
         return make_host(domain.removeprefix("gym:"), num_envs, task or "env")
     if is_point_maze(domain):
         return JaxVectorEnv(point_maze_world(domain, task), num_envs)
+    if domain == "item-collector":
+        return JaxVectorEnv(ItemCollector.for_task(task or "first:0"), num_envs)
     return JaxVectorEnv(jax_world(domain, task), num_envs)
 
 

@@ -20,6 +20,11 @@ WORLDS: dict[str, dict[str, Any]] = {
         "vector_entry_point": "laplacian_keyboard.envs.point_maze:make_vector",
         "kwargs": {"goal": (9, 9)},
     },
+    "ItemCollector-v0": {
+        "entry_point": "laplacian_keyboard.envs.item_collector:make",
+        "vector_entry_point": "laplacian_keyboard.envs.item_collector:make_vector",
+        "kwargs": {"task": "first:0"},
+    },
     "Grid-v0": {"entry_point": GRID, "vector_entry_point": f"{GRID}_vector"},
     **{
         f"{domain.capitalize()}-v0": {
