@@ -10,6 +10,7 @@ EXPERIMENTS = {
     "basis-options": "options of the Laplacian objective against exact eigenvectors of Four-Rooms",
     "behavior-options": "choices of the behaviors' training against optimal values of Four-Rooms",
     "hierarchy": "zero-shot and player over the size of the basis (the paper's main result)",
+    "continuous-options": "choices of the behaviors' training against zero-shot returns of a robot",
     "coverage": "what each explorer reaches on the cheetah, as a table and a picture",
 }
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from laplacian_keyboard import presets
 from laplacian_keyboard.bases import laplacian
-from laplacian_keyboard.checkpoint import RunFolder, write_json
+from laplacian_keyboard.checkpoint import RunFolder, load_arrays, write_json
 from laplacian_keyboard.composing import EVALUATE_EPISODES, learn_players
 from laplacian_keyboard.data.dataset import Dataset, load_dataset
 from laplacian_keyboard.data.labels import sample_states
@@ -27,8 +27,10 @@ from laplacian_keyboard.envs.domains import ANGLES, DMC, make_vector_env
 from laplacian_keyboard.envs.tasks import tasks_of
 from laplacian_keyboard.evaluate import episode_returns
 from laplacian_keyboard.gather import gather
+from laplacian_keyboard.inputs import Inputs
 from laplacian_keyboard.keyboard import Keyboard, KeyboardConfig, KeyboardParams, empty_params
 from laplacian_keyboard.log import progress
+from laplacian_keyboard.nets import MLP
 from laplacian_keyboard.parallel import in_processes
 from laplacian_keyboard.pretraining import (
     kept,
@@ -59,29 +61,35 @@ def run(
     if domain not in DMC:
         raise UserError(f"hierarchy runs on {', '.join(DMC)}, not {domain!r}")
     folder = Path(out) / domain
-    if not dataset:
-        dataset = str(folder / "data")
-        gather(
-            lambda count: make_vector_env(domain, None, count),
-            dataset,
-            domain=domain,
-            explorer=EXPLORER,
-            steps=DATA_STEPS[preset],
-            preset=preset,
-        )
+    dataset = dataset or collect(domain, preset, folder / "data")
     load_dataset(dataset)  # packed before several processes open it
     largest, places = max(sizes), (dataset, preset, str(folder))
-    _in_processes("bases", basis_of, [(*places, largest, seed) for seed in range(seeds)])
+    with_progress("bases", basis_of, [(*places, largest, seed) for seed in range(seeds)])
     cells = [(k, seed) for k in sorted(sizes, reverse=True) for seed in range(seeds)]
-    results = _in_processes(
+    results = with_progress(
         "keyboards and players", cell, [(*places, largest, k, seed) for k, seed in cells]
     )
     write_json(folder / "cells.json", results)
     return [summary_row(results, k, task) for k in sizes for task in tasks_of(domain)]
 
 
-def _in_processes(title: str, function: Any, arguments: list[tuple[Any, ...]]) -> list[Any]:
+def collect(domain: str, preset: str, folder: Path) -> str:
+    """The dataset of a domain, collected on the first call; returns its folder."""
+    gather(
+        lambda count: make_vector_env(domain, None, count),
+        folder,
+        domain=domain,
+        explorer=EXPLORER,
+        steps=DATA_STEPS[preset],
+        preset=preset,
+    )
+    return str(folder)
+
+
+def with_progress(title: str, function: Any, arguments: list[tuple[Any, ...]]) -> list[Any]:
+    """`in_processes` with a bar."""
     with progress(title, len(arguments)) as bar:
+        bar(0)
         finished = itertools.count(1)
         return in_processes(function, arguments, done=lambda index, result: bar(next(finished)))
 
@@ -96,11 +104,14 @@ def load_basis(data: Dataset, preset: str, k: int, seed: int, out: Path) -> Any:
     settings = presets.settings(preset, k, discrete=False)
     angles = ANGLES.get(data.domain or "", ())
     inputs, experience = prepare_experience(data, angles, settings.normalise)
-    described = {"kind": "basis", "k": k, "seed": seed, "steps": settings.basis_steps}
-    run = RunFolder(out / f"basis-{seed}", {**described, **dataclasses.asdict(settings.basis)})
-    key = jax.random.fold_in(jax.random.key(seed), 0)
-    spec = experience.spec
+    key, spec = jax.random.fold_in(jax.random.key(seed), 0), experience.spec
     empty = laplacian.init(settings.basis, spec, key=key).encoder.params, laplacian.empty_report(k)
+    folder = out / f"basis-{seed}"
+    if (folder / "done").exists():  # several processes may read it at once
+        (encoder, _), _ = load_arrays(folder / "basis.safetensors", empty)
+        return inputs, experience, encoder
+    described = {"kind": "basis", "k": k, "seed": seed, "steps": settings.basis_steps}
+    run = RunFolder(folder, {**described, **dataclasses.asdict(settings.basis)})
     encoder, report = kept(
         run,
         "basis.safetensors",
@@ -109,8 +120,7 @@ def load_basis(data: Dataset, preset: str, k: int, seed: int, out: Path) -> Any:
             settings.basis, experience, num_steps=settings.basis_steps, key=key, run=run
         ),
     )
-    if not run.is_done:
-        run.finish({name: np.asarray(value).tolist() for name, value in vars(report).items()})
+    run.finish({name: np.asarray(value).tolist() for name, value in vars(report).items()})
     return inputs, experience, encoder
 
 
@@ -139,24 +149,8 @@ def cell(dataset: str, preset: str, out: str, largest: int, k: int, seed: int) -
     key_behaviors, key_players = (jax.random.fold_in(jax.random.key(seed), i) for i in (1, 2))
     inputs, experience, encoder = load_basis(data, preset, largest, seed, Path(out))
     encoder = laplacian.truncate(encoder, k)
-    states = sample_states(data)
-
-    def keyboard_of(behaviors: Any) -> Keyboard:
-        return Keyboard(config, KeyboardParams(inputs, encoder, behaviors), states)
-
-    names = tasks_of(domain)
-    inferred = {
-        task: keyboard_of(empty_params(config).successor).infer_task(task) for task in names
-    }
-    zero_shot_env = _env_of_each(domain, names, ZERO_SHOT_EPISODES)
-
-    def zero_shot(behaviors: Any) -> dict[str, Any]:
-        agent = _Chords(keyboard_of(behaviors), [inferred[task].w for task in names])
-        returns, _ = episode_returns(
-            zero_shot_env, agent, ZERO_SHOT_EPISODES * len(names), seed=10_000
-        )
-        return {"behaviors/evaluation": returns.reshape(len(names), -1)}
-
+    zero_shot = ZeroShot(config, inputs, encoder, sample_states(data))
+    names = zero_shot.tasks
     behaviors = kept(
         run,
         "behaviors.safetensors",
@@ -173,7 +167,7 @@ def cell(dataset: str, preset: str, out: str, largest: int, k: int, seed: int) -
             evaluate_every=settings.successor_steps // CHECKPOINTS or 1,
         ),
     )
-    keyboard = keyboard_of(behaviors)
+    keyboard, inferred = zero_shot.keyboard_of(behaviors), zero_shot.inferred
     players, curves = learn_players(
         settings.player,
         keyboard,
@@ -213,6 +207,28 @@ def cell(dataset: str, preset: str, out: str, largest: int, k: int, seed: int) -
 def _env_of_each(domain: str, names: tuple[str, ...], copies: int) -> DmcVectorEnv:
     tasks = [task for task in names for _ in range(copies)]
     return DmcVectorEnv(domain, tasks, len(tasks))
+
+
+class ZeroShot:
+    """Evaluates behaviors on every task of their domain, called with the behaviors alone."""
+
+    def __init__(self, config: KeyboardConfig, inputs: Inputs, encoder: MLP, states: Dataset):
+        self.config, self.inputs, self.encoder, self.states = config, inputs, encoder, states
+        self.tasks = tasks_of(config.domain)
+        untrained = self.keyboard_of(empty_params(config).successor)
+        self.inferred = {task: untrained.infer_task(task) for task in self.tasks}
+        self.env = _env_of_each(config.domain, self.tasks, ZERO_SHOT_EPISODES)
+
+    def keyboard_of(self, behaviors: Any) -> Keyboard:
+        """The keyboard with these behaviors."""
+        params = KeyboardParams(self.inputs, self.encoder, behaviors)
+        return Keyboard(self.config, params, self.states)
+
+    def __call__(self, behaviors: Any) -> dict[str, Any]:
+        chords = [self.inferred[task].w for task in self.tasks]
+        agent, count = _Chords(self.keyboard_of(behaviors), chords), len(self.tasks)
+        returns, _ = episode_returns(self.env, agent, ZERO_SHOT_EPISODES * count, seed=10_000)
+        return {"behaviors/evaluation": returns.reshape(count, -1)}
 
 
 class _Chords:
