@@ -21,6 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import laplacian_keyboard as lk
 from laplacian_keyboard.data import minari as minari_data
 from laplacian_keyboard.data.dataset import Dataset, copy_dataset, describe, load_dataset
 from laplacian_keyboard.data.exorl import EpisodeWriter, list_episodes, read_episode
@@ -638,6 +639,9 @@ def test_minari_box_actions(minari, tmp_path):
     assert np.abs(dataset.action).max() <= 1
     shorter = EpisodeWriter(tmp_path / "resumed", dict(dataset.description))
     shorter.add(**read_episode(list_episodes(tmp_path / "data")[0].path)._asdict())
+    keyboard = lk.pretrain(dataset, k=2, preset="smoke")
+    assert keyboard.config.domain == "gym:Pendulum-v1"
+    assert np.abs(keyboard.act(dataset.observation, keyboard.infer_task("env").w)).max() <= 1.0
     resumed = minari_data.convert(source, tmp_path / "resumed")
     assert_converted(resumed, happened, lambda action: action / 2)
 
