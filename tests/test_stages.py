@@ -113,6 +113,7 @@ def test_a_finished_run_loads_and_other_settings_are_refused(dataset, keyboard, 
         "keyboard.safetensors",
         "metrics.jsonl",
         "result.json",
+        "states.safetensors",
     }
     written = (tmp_path / "run" / "keyboard.safetensors").stat().st_mtime_ns
     again = pretraining.pretrain(dataset, k=K, preset="smoke", seed=0, out=tmp_path / "run")
