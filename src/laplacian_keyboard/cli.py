@@ -188,6 +188,7 @@ def pretrain(
     from laplacian_keyboard.checkpoint import read_json
     from laplacian_keyboard.data.dataset import load_dataset
     from laplacian_keyboard.pretraining import pretrain_seeds
+    from laplacian_keyboard.run_report import write_report
 
     began = time.monotonic()
     if seeds < 1:
@@ -202,8 +203,9 @@ def pretrain(
     )
     result = {"k": k, **read_json(Path(out) / "result.json")}
     result["seconds"] = round(time.monotonic() - began, 1)
+    report = write_report(out)
     if not json:
-        print(f"keyboard of {k} keys in {out}")
+        print(f"keyboard of {k} keys in {out}; see {report}")
     _finish(result, json)
 
 
@@ -226,7 +228,7 @@ def zero_shot(
         seed: Seed of the evaluation.
         json: Print one JSON object as the last line.
     """
-    from laplacian_keyboard.envs.domains import is_grid, jax_world, make_vector_env
+    from laplacian_keyboard.envs.domains import make_vector_env
     from laplacian_keyboard.evaluate import episode_returns, summary
     from laplacian_keyboard.keyboard import Chord, Keyboard
 
@@ -234,13 +236,8 @@ def zero_shot(
         raise UserError(f"unknown method {method!r}; use least-squares or mean")
     began = time.monotonic()
     keyboard = Keyboard.load(run)
-    domain = keyboard.config.domain
-    if is_grid(domain):  # every state is known
-        world = jax_world(domain, task)
-        inference = keyboard.inference(world.observations, world.reward, method)
-    else:
-        inference = keyboard.infer_task(task, method)
-    env = make_vector_env(domain, task, _copies(episodes))
+    inference = _infer(keyboard, task, method)
+    env = make_vector_env(keyboard.config.domain, task, _copies(episodes))
     returns, _ = episode_returns(env, Chord(keyboard, inference.w), episodes, seed=seed)
     result = summary(task, returns, time.monotonic() - began)
     result["w"] = [round(float(x), 6) for x in inference.w]
@@ -249,6 +246,16 @@ def zero_shot(
         _print_evaluation(result)
         print(f"outside the span: {100 * result['outside_span']:.0f} % of the reward's variance")
     _finish(result, json)
+
+
+def _infer(keyboard: Any, task: str, method: Any = "least-squares") -> Any:
+    """A task's chord: from every state where all are known, else from those the keyboard keeps."""
+    from laplacian_keyboard.envs.domains import is_grid, jax_world
+
+    if is_grid(domain := keyboard.config.domain):
+        world = jax_world(domain, task)
+        return keyboard.inference(world.observations, world.reward, method)
+    return keyboard.infer_task(task, method)
 
 
 def compose(
@@ -278,7 +285,8 @@ def compose(
     from laplacian_keyboard import composing
     from laplacian_keyboard.envs.domains import make_vector_env
     from laplacian_keyboard.evaluate import episode_returns, summary
-    from laplacian_keyboard.keyboard import Keyboard
+    from laplacian_keyboard.keyboard import Chord, Keyboard
+    from laplacian_keyboard.run_report import write_report
 
     began = time.monotonic()
     keyboard = Keyboard.load(run)
@@ -294,6 +302,11 @@ def compose(
         returns, _ = episode_returns(evaluate_in, player, episodes, seed=seed)
         return {"player/evaluation": float(returns.mean())}
 
+    facts: dict[str, Any] = {"task": task}
+    with contextlib.suppress(UserError):  # the task may be unlabelled; the player needs no labels
+        chord = Chord(keyboard, _infer(keyboard, task).w)
+        returns, _ = episode_returns(evaluate_in, chord, episodes, seed=seed)
+        facts["zero_shot"] = summary(task, returns, time.monotonic() - began)
     player = composing.compose(
         keyboard,
         evaluate_in if in_scan else make_vector_env(domain, task, 1),
@@ -305,43 +318,63 @@ def compose(
         quiet=False,
         evaluate=evaluate,
         evaluate_in=evaluate_in,
+        facts=facts,
     )
+    report = write_report(out)
     returns, _ = episode_returns(evaluate_in, player, episodes, seed=seed)
     result = summary(task, returns, time.monotonic() - began)
     if not json:
         _print_evaluation(result)
-        print(f"player in {out}")
-    _finish({**result, "out": out}, json)
+        print(f"player in {out}; see {report}")
+    _finish({**result, **facts, "out": out}, json)
 
 
-def evaluate(run: Run, task: str, episodes: int = 20, seed: int = 0, json: bool = False) -> None:
+def evaluate(
+    run: Run,
+    task: str,
+    episodes: int = 20,
+    video: str | None = None,
+    seed: int = 0,
+    json: bool = False,
+) -> None:
     """Evaluate a run: its player, or the zero-shot chord of its keyboard.
 
     Args:
         run: Folder of a player or a keyboard, or the name of a shipped keyboard.
         task: A task of its domain, env, or module:function.
         episodes: Episodes to evaluate.
+        video: Also write one episode as FILE.gif or FILE.mp4 (the latter with the extra video).
         seed: Seed of the evaluation.
         json: Print one JSON object as the last line.
     """
+    from laplacian_keyboard import film
     from laplacian_keyboard.envs.domains import make_vector_env
     from laplacian_keyboard.evaluate import episode_returns, summary
-    from laplacian_keyboard.keyboard import Keyboard, load
+    from laplacian_keyboard.keyboard import Chord, Keyboard, Player, load
 
     began = time.monotonic()
-    agent = load(run)
-    if isinstance(agent, Keyboard):
-        return zero_shot(run, task, episodes=episodes, seed=seed, json=json)
-    env = make_vector_env(agent.keyboard.config.domain, task, _copies(episodes))
+    if video is not None:
+        film.check_video(video)
+    found = load(run)
+    keyboard = found if isinstance(found, Keyboard) else found.keyboard
+    agent = Chord(keyboard, _infer(keyboard, task).w) if isinstance(found, Keyboard) else found
+    domain = keyboard.config.domain
+    env = make_vector_env(domain, task, _copies(episodes))
     returns, _ = episode_returns(env, agent, episodes, seed=seed)
     result = summary(task, returns, time.monotonic() - began)
+    if video is not None:
+        if isinstance(agent, Player):
+            agent.reset()
+        states = film.record(domain, agent, steps=FILM_STEPS, seed=seed, task=task)
+        film.save_video(video, domain, states, task=task)
+        result["video"] = video
     if not json:
         _print_evaluation(result)
     _finish(result, json)
 
 
 def export(run: Run, out: str, json: bool = False) -> None:
-    """Write a keyboard as a small file to hand on: half precision, without psi, 2,000 states.
+    """Write a keyboard as a small file to hand on: half precision, no psi, few states.
 
     Args:
         run: Folder of a keyboard, or of a player for the keyboard under it.
@@ -469,6 +502,8 @@ COMMANDS = {
 DESCRIPTION = """Behaviors from the eigenvectors of the graph Laplacian, and a player that composes
 them beyond their linear span. A command that was interrupted continues when it is started again
 on the same folder. `lk COMMAND --help` explains each."""
+FILM_STEPS = 500
+"""Steps of a filmed episode."""
 EPISODE = 1_000
 """Steps of a collected episode, as in ExORL."""
 

@@ -27,8 +27,8 @@ from laplacian_keyboard.types import Spec, UserError
 FORMAT = "2"
 KEYBOARD_FILE, PLAYER_FILE = "keyboard.safetensors", "player.safetensors"
 STATES_FILE = "states.safetensors"
-FEW_STATES = 2_000
-"""States a small keyboard keeps."""
+SMALL_STATES = 400_000
+"""Bytes of states that a small keyboard keeps."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class Keyboard:
         if small:
             params = _as_type(_without_psi(params), np.float16)
             header["precision"] = "half"
-            states = None if states is None else states_at(states, _spread_out(states, FEW_STATES))
+            states = None if states is None else _few(states)
         folder.mkdir(parents=True, exist_ok=True)
         if states is not None:
             kept = {"observation": states.observation, "reward": states.reward}
@@ -321,9 +321,12 @@ def _without_psi(params: KeyboardParams) -> KeyboardParams:
     return KeyboardParams(params.inputs, params.basis, acting)
 
 
-def _spread_out(states: Dataset, count: int) -> np.ndarray:
-    total = len(states.observation)
-    return np.arange(0, total, max(1, -(-total // count)))
+def _few(states: Dataset) -> Dataset:
+    """As many of the states, evenly spaced, as a small keyboard keeps."""
+    total, numbers = len(states.observation), states.observation.shape[1] + 1
+    numbers += 0 if states.physics is None else states.physics.shape[1]
+    count = SMALL_STATES // (2 * numbers)
+    return states_at(states, np.arange(0, total, max(1, -(-total // count))))
 
 
 def _as_type(tree: Any, kind: Any) -> Any:

@@ -178,6 +178,7 @@ def _continuous_cpu(k: int) -> Settings:
             num_steps=successor_steps,
             max_grad_norm=0.0,
             tau=0.005,
+            climb="first",
             emphasis=10.0,
         ),
         successor_steps=successor_steps,

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import mujoco  # pyright: ignore
+import mujoco
 import numpy as np
 
 from laplacian_keyboard import player as playing
@@ -108,15 +108,15 @@ def _updates_alone(config: playing.Config, learning: Learning, keys: Any) -> pla
 def mujoco_alone(domain: str, count: int) -> Any:
     """Plain `mj_step` on random controls, as a contender."""
     found = load_domain(domain)
-    data = mujoco.MjData(found.model)
+    data = mujoco.MjData(found.model)  # pyright: ignore
     low, high = found.model.actuator_ctrlrange.T
     controls = np.random.default_rng(0).uniform(low, high, (count, found.model.nu))
 
     def work() -> int:
-        mujoco.mj_resetData(found.model, data)
+        mujoco.mj_resetData(found.model, data)  # pyright: ignore
         for control in controls:
             data.ctrl[:] = control
-            mujoco.mj_step(found.model, data, found.substeps)
+            mujoco.mj_step(found.model, data, found.substeps)  # pyright: ignore
         return count
 
     return work

@@ -29,6 +29,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "plain vector loss and features (paper)": ({"bound": 0.0}, {"emphasis": 0.0}),
     "features not squashed": ({"bound": 0.0}, {}),
     "emphasis 1": ({}, {"emphasis": 1.0}),
+    "actor climbs the smaller head": ({}, {"climb": "smaller"}),
     "constant step sizes": ({}, {"num_steps": 0}),
     "no layer normalisation": ({}, {"layer_norm": False}),
     "two-branch networks": ({}, {"network": "two-branch"}),
