@@ -11,14 +11,15 @@ import pytest
 from gymnasium.vector import SyncVectorEnv
 
 import laplacian_keyboard as lk
-from laplacian_keyboard import composing, player
+from laplacian_keyboard import host_loop, player
 from laplacian_keyboard.checkpoint import RunFolder
-from laplacian_keyboard.composing import Curve, Stretches, learn_players
 from laplacian_keyboard.data.labels import relabel
 from laplacian_keyboard.envs.dmc import DmcVectorEnv
 from laplacian_keyboard.envs.domains import make_vector_env
 from laplacian_keyboard.envs.host import make_host
+from laplacian_keyboard.flat import FlatAgent, train_flat
 from laplacian_keyboard.gather import gather
+from laplacian_keyboard.host_loop import Curve, Stretches, Table, learn_players
 from laplacian_keyboard.keyboard import Keyboard, Player
 from laplacian_keyboard.presets import settings
 from laplacian_keyboard.types import UserError
@@ -45,9 +46,9 @@ def keyboard(tmp_path_factory) -> Keyboard:
 
 def learn(keyboard: Keyboard, tasks: list[str], out: Path | None = None, **options: Any):
     run = None if out is None else RunFolder(out, {"kind": "test"})
-    return learn_players(
-        CONFIG,
-        keyboard,
+    actors, curves = learn_players(
+        Table(CONFIG, keyboard.config),
+        keyboard.params,
         DmcVectorEnv("cheetah", tasks, len(tasks)),
         keys=jax.random.split(jax.random.key(0), len(tasks)),
         steps=options.pop("steps", 600),
@@ -56,6 +57,7 @@ def learn(keyboard: Keyboard, tasks: list[str], out: Path | None = None, **optio
         every=300,
         **options,
     )
+    return [Player(keyboard, CONFIG, actor) for actor in actors], curves
 
 
 def same_bits(one: Any, other: Any) -> bool:
@@ -117,9 +119,9 @@ def test_an_interrupted_player_ends_as_if_it_had_not_been(keyboard, tmp_path):
             raise Stop
         return real(*arguments, **options)
 
-    real = composing.play_and_learn
+    real = host_loop.play_and_learn
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(composing, "play_and_learn", stop_after_first)
+        patch.setattr(host_loop, "play_and_learn", stop_after_first)
         with pytest.raises(Stop):
             learn(keyboard, ["walk"], tmp_path / "broken")
     again, curves_again = learn(keyboard, ["walk"], tmp_path / "broken")
@@ -133,11 +135,11 @@ def test_a_player_that_diverges_names_the_quantity_and_the_step(keyboard, tmp_pa
     def poisoned(*arguments: Any, **options: Any):
         learning, metrics = real(*arguments, **options)
         bad = jax.tree.map(lambda x: x * np.nan if x.dtype == np.float32 else x, learning.players)
-        return composing.Learning(bad, learning.replays), metrics
+        return host_loop.Learning(bad, learning.replays), metrics
 
-    real = composing._learn
+    real = host_loop._learn
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(composing, "_learn", poisoned)
+        patch.setattr(host_loop, "_learn", poisoned)
         with pytest.raises(UserError, match=r"chord is nan .* between steps 0 and .* kept in"):
             learn(keyboard, ["walk"], tmp_path / "run")
 
@@ -185,3 +187,26 @@ def test_composing_takes_single_and_vector_environments_of_the_users_own(tmp_pat
         lk.compose(keyboard, SyncVectorEnv([lambda: gymnasium.make("Pendulum-v1")] * 2), steps=20)
     with pytest.raises(UserError, match="trained for"):
         lk.compose(keyboard, make_vector_env("cheetah", "run", 1), steps=20, preset="smoke")
+
+
+def test_a_flat_agent_learns_in_the_players_loop_saves_and_resumes(tmp_path):
+    env, evaluate_in = make_vector_env("cheetah", "run", 1), make_vector_env("cheetah", "run", 2)
+    learned = train_flat(
+        env, steps=200, preset="smoke", evaluate_in=evaluate_in, out=tmp_path, domain="cheetah"
+    )
+    loaded = FlatAgent.load(tmp_path)
+    assert loaded.config == learned.config and same_bits(loaded.actor, learned.actor)
+    again = train_flat(env, steps=200, preset="smoke", out=tmp_path, domain="cheetah")
+    assert same_bits(again.actor, learned.actor)
+    obs = np.zeros((3, 17), np.float32)
+    np.testing.assert_array_equal(loaded.act(obs), learned.act(obs))
+    assert loaded.act(obs).shape == (3, 6)
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["curve"]["steps"] == [0, 200] and np.shape(result["curve"]["returns"]) == (2, 10)
+
+
+def test_flat_td3_refuses_discrete_actions_and_unknown_presets():
+    with pytest.raises(UserError, match="continuous actions"):
+        train_flat(make_vector_env("four-rooms", "goal", 1))
+    with pytest.raises(UserError, match="known: smoke, cleanrl, exorl"):
+        train_flat(make_vector_env("point-maze", "goal", 1), preset="cpu")

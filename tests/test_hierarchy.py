@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from laplacian_keyboard.experiments import hierarchy
+from laplacian_keyboard.experiments import common, hierarchy
 from laplacian_keyboard.types import UserError
 
 
 def test_hierarchy_runs_resumes_and_sums_up(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        hierarchy, "in_processes", lambda f, arguments, done: [f(*a) for a in arguments]
+        common, "in_processes", lambda f, arguments, done: [f(*a) for a in arguments]
     )
     monkeypatch.setattr(hierarchy, "ZERO_SHOT_EPISODES", 1)
     options = {"preset": "smoke", "seeds": 1, "out": str(tmp_path), "sizes": (1, 2)}

@@ -312,3 +312,19 @@ def test_a_process_killed_in_both_stages_ends_with_the_same_bytes(workplace):
     assert process.returncode == 0
     for name in ("keyboard.safetensors", "metrics.jsonl", "result.json"):
         assert (killed / name).read_bytes() == (workplace / "whole" / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("basis", ["lap", "fb", "hilp", "random"])
+def test_any_basis_makes_a_keyboard_that_loads_and_plays(dataset, basis, tmp_path):
+    made = pretraining.pretrain(dataset, k=3, basis=basis, preset="smoke", out=tmp_path)
+    loaded = lk.load(tmp_path)
+    assert isinstance(loaded, Keyboard) and type(loaded.config.basis) is type(made.config.basis)
+    assert same_bits(loaded.params, made.params)
+    assert loaded.config.inference_method == ("mean" if basis == "fb" else "least-squares")
+    rewards = np.random.default_rng(0).random(len(OBS))
+    assert loaded.act(OBS, loaded.infer(OBS, rewards)).shape == (len(OBS),)
+
+
+def test_an_unknown_basis_names_the_known_ones(dataset):
+    with pytest.raises(UserError, match="known bases: laplacian, lap, fb, hilp, random"):
+        pretraining.pretrain(dataset, k=3, basis="fourier", preset="smoke")

@@ -169,6 +169,7 @@ def pretrain(
     dataset: Folder,
     out: str,
     k: int = 10,
+    basis: str = "laplacian",
     preset: str = "cpu",
     seed: int = 0,
     seeds: int = 1,
@@ -180,6 +181,8 @@ def pretrain(
         dataset: Folder of the dataset.
         out: Folder of the run; an interrupted run in it is resumed.
         k: Number of keys: eigenvectors besides the constant one.
+        basis: laplacian, or another: fb (forward-backward, learned with its behaviors), hilp, lap
+            (plain graph drawing) or random (nothing learned).
         preset: smoke (seconds, learns nothing well), cpu (minutes), or paper (its tables).
         seed: First seed.
         seeds: Number of seeds, trained together; each keyboard goes to OUT/seed-N.
@@ -197,6 +200,7 @@ def pretrain(
         load_dataset(dataset),
         k=k,
         seeds=list(range(seed, seed + seeds)),
+        basis=basis,
         preset=preset,
         out=out,
         quiet=False,
@@ -212,7 +216,7 @@ def pretrain(
 def zero_shot(
     run: Run,
     task: str,
-    method: str = "least-squares",
+    method: str | None = None,
     episodes: int = 20,
     seed: int = 0,
     json: bool = False,
@@ -223,7 +227,8 @@ def zero_shot(
         run: Folder of a keyboard, or the name of a shipped one.
         task: A task of the keyboard's domain, such as walk or goal:ROW,COLUMN; env for the
             environment's own reward; or module:function, a function of the next observation.
-        method: least-squares, or mean (the paper's mean of r * phi).
+        method: least-squares, or mean (the paper's mean of r * phi); by default mean for a
+            forward-backward basis, else least-squares.
         episodes: Episodes to evaluate.
         seed: Seed of the evaluation.
         json: Print one JSON object as the last line.
@@ -232,7 +237,7 @@ def zero_shot(
     from laplacian_keyboard.evaluate import episode_returns, summary
     from laplacian_keyboard.keyboard import Chord, Keyboard
 
-    if method not in ("least-squares", "mean"):
+    if method not in (None, "least-squares", "mean"):
         raise UserError(f"unknown method {method!r}; use least-squares or mean")
     began = time.monotonic()
     keyboard = Keyboard.load(run)
@@ -248,7 +253,7 @@ def zero_shot(
     _finish(result, json)
 
 
-def _infer(keyboard: Any, task: str, method: Any = "least-squares") -> Any:
+def _infer(keyboard: Any, task: str, method: Any = None) -> Any:
     """A task's chord: from every state where all are known, else from those the keyboard keeps."""
     from laplacian_keyboard.envs.domains import is_grid, jax_world
 
@@ -285,6 +290,7 @@ def compose(
     from laplacian_keyboard import composing
     from laplacian_keyboard.envs.domains import make_vector_env
     from laplacian_keyboard.evaluate import episode_returns, summary
+    from laplacian_keyboard.host_loop import EVALUATE_EPISODES
     from laplacian_keyboard.keyboard import Chord, Keyboard
     from laplacian_keyboard.run_report import write_report
 
@@ -295,7 +301,7 @@ def compose(
         raise UserError(f"{run} does not say which domain it was trained for; use lk.compose")
     out = out or f"runs/{_file_name(f'{domain}-{task}-{seed}')}"
     in_scan = keyboard.config.spec.discrete and not domain.startswith("gym:")
-    episodes = 100 if in_scan else composing.EVALUATE_EPISODES
+    episodes = 100 if in_scan else EVALUATE_EPISODES
     evaluate_in = make_vector_env(domain, task, episodes)
 
     def evaluate(player: Any) -> dict[str, float]:
@@ -329,6 +335,77 @@ def compose(
     _finish({**result, **facts, "out": out}, json)
 
 
+def baseline_td3(
+    domain: Domain,
+    task: str,
+    out: str | None = None,
+    steps: int | None = None,
+    preset: str = "cleanrl",
+    seed: int = 0,
+    json: bool = False,
+) -> None:
+    """Learn one task by flat TD3, without a keyboard: what a player is compared with.
+
+    Args:
+        domain: cheetah, walker, quadruped, point-maze, or gym:ENV_ID with Box actions.
+        task: A task of the domain; env for the environment's own reward; or module:function.
+        out: Folder of the run; an interrupted run in it is resumed. By default
+            runs/td3-DOMAIN-TASK-SEED.
+        steps: Environment steps to learn for; by default 200,000, the players'.
+        preset: cleanrl (minutes), exorl (its wide networks, for a GPU) or smoke.
+        seed: Seed of everything random.
+        json: Print one JSON object as the last line.
+    """
+    from laplacian_keyboard.envs.domains import canonical, make_vector_env
+    from laplacian_keyboard.evaluate import episode_returns, summary
+    from laplacian_keyboard.flat import train_flat
+    from laplacian_keyboard.host_loop import EVALUATE_EPISODES
+
+    began, domain = time.monotonic(), canonical(domain)
+    out = out or f"runs/{_file_name(f'td3-{domain}-{task}-{seed}')}"
+    evaluate_in = make_vector_env(domain, task, EVALUATE_EPISODES)
+    agent = train_flat(
+        make_vector_env(domain, task, 1),
+        steps=steps,
+        preset=preset,
+        domain=domain,
+        seed=seed,
+        out=out,
+        evaluate_in=evaluate_in,
+        facts={"task": task},
+        quiet=False,
+    )
+    returns, _ = episode_returns(evaluate_in, agent, EVALUATE_EPISODES, seed=seed)
+    result = summary(task, returns, time.monotonic() - began)
+    if not json:
+        _print_evaluation(result)
+        print(f"agent in {out}")
+    _finish({**result, "out": out}, json)
+
+
+def baseline_fb(
+    dataset: Folder,
+    out: str,
+    k: int = 10,
+    preset: str = "cpu",
+    seed: int = 0,
+    seeds: int = 1,
+    json: bool = False,
+) -> None:
+    """Learn a forward-backward keyboard: the same as `lk pretrain --basis fb`.
+
+    Args:
+        dataset: Folder of the dataset.
+        out: Folder of the run; an interrupted run in it is resumed.
+        k: Number of features.
+        preset: smoke (seconds, learns nothing well), cpu (minutes), or paper (its authors').
+        seed: First seed.
+        seeds: Number of seeds, trained together; each keyboard goes to OUT/seed-N.
+        json: Print one JSON object as the last line.
+    """
+    pretrain(dataset, out, k=k, basis="fb", preset=preset, seed=seed, seeds=seeds, json=json)
+
+
 def evaluate(
     run: Run,
     task: str,
@@ -340,7 +417,7 @@ def evaluate(
     """Evaluate a run: its player, or the zero-shot chord of its keyboard.
 
     Args:
-        run: Folder of a player or a keyboard, or the name of a shipped keyboard.
+        run: Folder of a player, a keyboard or a flat agent, or the name of a shipped keyboard.
         task: A task of its domain, env, or module:function.
         episodes: Episodes to evaluate.
         video: Also write one episode as FILE.gif or FILE.mp4 (the latter with the extra video).
@@ -350,15 +427,15 @@ def evaluate(
     from laplacian_keyboard import film
     from laplacian_keyboard.envs.domains import make_vector_env
     from laplacian_keyboard.evaluate import episode_returns, summary
+    from laplacian_keyboard.flat import AGENT_FILE, FlatAgent
     from laplacian_keyboard.keyboard import Chord, Keyboard, Player, load
 
     began = time.monotonic()
     if video is not None:
         film.check_video(video)
-    found = load(run)
-    keyboard = found if isinstance(found, Keyboard) else found.keyboard
-    agent = Chord(keyboard, _infer(keyboard, task).w) if isinstance(found, Keyboard) else found
-    domain = keyboard.config.domain
+    found = FlatAgent.load(run) if (Path(run) / AGENT_FILE).exists() else load(run)
+    agent = Chord(found, _infer(found, task).w) if isinstance(found, Keyboard) else found
+    domain = (found.keyboard if isinstance(found, Player) else found).config.domain
     env = make_vector_env(domain, task, _copies(episodes))
     returns, _ = episode_returns(env, agent, episodes, seed=seed)
     result = summary(task, returns, time.monotonic() - began)
@@ -411,7 +488,9 @@ def reproduce(
         out: Folder for what the experiment keeps; finished parts in it are not repeated.
         json: Print one JSON object as the last line.
     """
+    from laplacian_keyboard.checkpoint import write_json
     from laplacian_keyboard.experiments import EXPERIMENTS, load_experiment
+    from laplacian_keyboard.folder_report import TABLE_FILE
 
     if name == "list":
         result: dict[str, Any] = {"experiments": EXPERIMENTS}
@@ -425,10 +504,26 @@ def reproduce(
     if seeds < 1:
         raise UserError(f"--seeds must be at least 1, not {seeds}")
     rows = run(preset=preset, seeds=seeds, out=str(Path(out) / name), **options)
+    result = {"experiment": name, "preset": preset, **options, "rows": rows}
+    command = " ".join(["lk", *sys.argv[1:]])
+    write_json(
+        Path(out) / name / options.get("domain", "") / TABLE_FILE, result | {"command": command}
+    )
     if not json:
-        for row in rows:
-            print("  ".join(f"{key}: {value}" for key, value in row.items()))
-    _finish({"experiment": name, "preset": preset, **options, "rows": rows}, json)
+        _print_rows(rows)
+    _finish(result, json)
+
+
+def report(folder: Annotated[str, _POSITIONAL, tyro.conf.arg(metavar="DIR")]) -> None:
+    """Write one page with the tables and learning curves of every run below a folder.
+
+    Args:
+        folder: A folder of runs, such as runs; report.html and report.md are written into it.
+    """
+    from laplacian_keyboard.folder_report import write_folder_report
+
+    page, markdown = write_folder_report(folder)
+    print(f"{page}\n{markdown}")
 
 
 def bench(name: Name = "envs", json: bool = False) -> None:
@@ -458,6 +553,20 @@ def _print_table(rows: list[tuple[str, str]]) -> None:
     table.add_column(justify="right", style="bold")
     for row in rows:
         table.add_row(*row)
+    Console().print(table)
+
+
+def _print_rows(rows: list[dict[str, Any]]) -> None:
+    """An experiment's table."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from laplacian_keyboard.folder_report import cells_of
+
+    header, lines = cells_of(rows)
+    table = Table(*header, box=None, padding=(0, 2, 0, 0))
+    for line in lines:
+        table.add_row(*line)
     Console().print(table)
 
 
@@ -494,9 +603,12 @@ COMMANDS = {
     "pretrain": pretrain,
     "zero-shot": zero_shot,
     "compose": compose,
+    "baseline td3": baseline_td3,
+    "baseline fb": baseline_fb,
     "evaluate": evaluate,
     "export": export,
     "reproduce": reproduce,
+    "report": report,
     "bench": bench,
 }
 DESCRIPTION = """Behaviors from the eigenvectors of the graph Laplacian, and a player that composes
@@ -514,8 +626,8 @@ def main(arguments: list[str] | None = None) -> None:
     if arguments == ["--version"]:
         print(f"laplacian-keyboard {laplacian_keyboard.__version__}")
         return
-    if arguments[:1] == ["data"] and len(arguments) > 1 and arguments[1] in ("info", "convert"):
-        arguments = [f"data {arguments[1]}", *arguments[2:]]
+    if (two_words := " ".join(arguments[:2])) in COMMANDS:
+        arguments = [two_words, *arguments[2:]]
     try:
         command = _parse(arguments)
         if (seed := command.keywords.get("seed", 0)) not in range(2**31):

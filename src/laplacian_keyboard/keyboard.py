@@ -4,6 +4,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import equinox as eqx
@@ -13,8 +14,8 @@ import numpy as np
 
 from laplacian_keyboard import player as playing
 from laplacian_keyboard import zero_shot
-from laplacian_keyboard.baselines import td3
-from laplacian_keyboard.bases import laplacian
+from laplacian_keyboard.baselines import forward_backward, td3
+from laplacian_keyboard.bases import registry
 from laplacian_keyboard.checkpoint import load_arrays, read_arrays, save_arrays
 from laplacian_keyboard.data.dataset import Dataset
 from laplacian_keyboard.data.labels import relabel, states_at
@@ -36,7 +37,7 @@ class KeyboardConfig:
     """What a keyboard is made of; with the arrays, all that is needed to use it."""
 
     spec: Spec
-    basis: laplacian.Config
+    basis: registry.Config
     successor: discrete.Config | continuous.Config
     domain: str = ""
     """The world it was trained in, if it has a name."""
@@ -48,6 +49,12 @@ class KeyboardConfig:
         return self.basis.k
 
     @property
+    def inference_method(self) -> zero_shot.Method:
+        """How a task's weights are found unless the user says otherwise. Forward-backward's
+        theory asks for the mean of r * B."""
+        return "mean" if isinstance(self.basis, forward_backward.Config) else "least-squares"
+
+    @property
     def input_spec(self) -> Spec:
         """The shapes the networks see: an angle counts twice, as sine and cosine."""
         return dataclasses.replace(self.spec, obs_dim=self.spec.obs_dim + len(self.angles))
@@ -57,7 +64,7 @@ class KeyboardParams(eqx.Module):
     """The arrays of a keyboard."""
 
     inputs: Inputs
-    basis: MLP
+    basis: registry.Encoder
     successor: MLP | continuous.Behaviors
 
 
@@ -68,7 +75,8 @@ def prepare(config: KeyboardConfig, params: KeyboardParams, obs: Any) -> Any:
 
 def features(config: KeyboardConfig, params: KeyboardParams, obs: Any) -> Any:
     """phi(obs)."""
-    return laplacian.phi(config.basis, params.basis, prepare(config, params, obs))
+    basis = registry.module_of(config.basis)
+    return basis.phi(config.basis, params.basis, prepare(config, params, obs))
 
 
 def behave(config: KeyboardConfig, params: KeyboardParams, obs: Any, w: Any) -> Any:
@@ -100,7 +108,7 @@ class Keyboard:
         return self.config.k
 
     def phi(self, obs: Any) -> jax.Array:
-        """Features of observations `(..., o)`: the eigenvectors e_1 to e_k there."""
+        """Features of observations `(..., o)`: of a Laplacian basis, e_1 to e_k there."""
         return _features(self.config, self.params, self._observations(obs))
 
     def psi(self, obs: Any, w: Any, action: Any = None) -> jax.Array:
@@ -117,13 +125,14 @@ class Keyboard:
         return successor.critic(inputs, action, w)[0]
 
     def infer(
-        self, next_obs: Any, rewards: Any, method: zero_shot.Method = "least-squares"
+        self, next_obs: Any, rewards: Any, method: zero_shot.Method | None = None
     ) -> jax.Array:
-        """The weights of a task, from its rewards on some states."""
+        """The weights of a task, from its rewards on some states; by default by the method that
+        suits the basis."""
         return self.inference(next_obs, rewards, method).w
 
     def inference(
-        self, next_obs: Any, rewards: Any, method: zero_shot.Method = "least-squares"
+        self, next_obs: Any, rewards: Any, method: zero_shot.Method | None = None
     ) -> zero_shot.Inference:
         """The weights of a task, and the fraction of its reward outside the span."""
         rewards = jnp.asarray(rewards, jnp.float32).reshape(-1)
@@ -136,11 +145,9 @@ class Keyboard:
             raise UserError(
                 "all rewards are equal, so they say nothing about the task; label other states"
             )
-        return zero_shot.infer(phi, rewards, method)
+        return zero_shot.infer(phi, rewards, method or self.config.inference_method)
 
-    def infer_task(
-        self, task: str, method: zero_shot.Method = "least-squares"
-    ) -> zero_shot.Inference:
+    def infer_task(self, task: str, method: zero_shot.Method | None = None) -> zero_shot.Inference:
         """The weights of a named task, from its rewards on the states kept with the keyboard."""
         if self.states is None:
             raise UserError("this keyboard keeps no states to infer a task from; use infer()")
@@ -174,7 +181,7 @@ class Keyboard:
         `small` is for shipping: half precision, no psi, a few states.
         """
         folder, params, states = Path(folder), self.params, self.states
-        header = _header(self.config)
+        header = {**header_of(self.config), "basis": registry.name_of(self.config.basis)}
         if small:
             params = _as_type(_without_psi(params), np.float16)
             header["precision"] = "half"
@@ -192,7 +199,7 @@ class Keyboard:
     def load(cls, path: str | Path) -> "Keyboard":
         """Read a keyboard from its file, the folder it is in, or the name of a shipped one."""
         file = _file(path, KEYBOARD_FILE)
-        config = _read_config(file, KeyboardConfig)
+        config = read_config(file, KeyboardConfig)
         arrays, header = read_arrays(file)
         like = jax.eval_shape(lambda: empty_params(config))
         if not any(".critic" in name for name in arrays):
@@ -249,13 +256,13 @@ class Player:
     def save(self, folder: str | Path) -> None:
         """Write the player and its keyboard into a folder."""
         self.keyboard.save(folder)
-        save_arrays(Path(folder) / PLAYER_FILE, self.actor, _header(self.config))
+        save_arrays(Path(folder) / PLAYER_FILE, self.actor, header_of(self.config))
 
     @classmethod
     def load(cls, path: str | Path) -> "Player":
         file = _file(path, PLAYER_FILE)
         keyboard = Keyboard.load(file.parent)
-        config = _read_config(file, playing.Config)
+        config = read_config(file, playing.Config)
         like = jax.eval_shape(
             lambda: (
                 playing.init(
@@ -279,9 +286,20 @@ def load(path: str | Path) -> Keyboard | Player:
 def empty_params(config: KeyboardConfig) -> KeyboardParams:
     """Untrained parameters: the shapes of a keyboard."""
     key, spec = jax.random.key(0), config.input_spec
-    basis = laplacian.init(config.basis, spec, key=key).encoder.params
     inputs = Inputs.plain(config.spec.obs_dim, config.angles)
+    basis = empty_encoder(config.basis, config.successor, spec, key=key)
     return KeyboardParams(inputs, basis, empty_behaviors(config.successor, spec, config.k, key=key))
+
+
+def empty_encoder(
+    config: registry.Config, successor: discrete.Config | continuous.Config, spec: Spec, *, key: Any
+) -> registry.Encoder:
+    """An untrained basis."""
+    if isinstance(config, forward_backward.Config):
+        state = forward_backward.init(config, successor, spec, key=key)
+        return forward_backward.encoder(state)
+    basis = registry.module_of(config)
+    return basis.encoder(basis.init(config, spec, key=key))
 
 
 def empty_behaviors(
@@ -362,30 +380,34 @@ def _load_states(folder: Path, config: KeyboardConfig) -> Dataset | None:
     )
 
 
-def _header(config: Any) -> dict[str, str]:
+def header_of(config: Any) -> dict[str, str]:
+    """What is written beside arrays, so that they can be used without anything else."""
     return {"format": FORMAT, "config": json.dumps(dataclasses.asdict(config))}
 
 
-def _read_config(file: Path, kind: Any) -> Any:
+def read_config(file: Path, kind: Any) -> Any:
+    """The config beside a file's arrays."""
     _, metadata = read_arrays(file)
     if metadata.get("format") != FORMAT:
         raise UserError(f"{file} has format {metadata.get('format')}; this version reads {FORMAT}")
-    return _revive(kind, json.loads(metadata["config"]))
+    basis = registry.basis_module(metadata.get("basis", "laplacian"))
+    return _revive(kind, json.loads(metadata["config"]), basis)
 
 
-def _revive(kind: Any, values: dict[str, Any]) -> Any:
+def _revive(kind: Any, values: dict[str, Any], basis: ModuleType) -> Any:
     """A frozen dataclass from the JSON of its fields, nested ones included."""
     is_discrete = values.get("spec", {}).get("num_actions", 0) > 0
     nested = {
         "spec": Spec,
-        "basis": laplacian.Config,
+        "basis": basis.Config,
         "successor": discrete.Config if is_discrete else continuous.Config,
+        "player": playing.Config,
         "td3": td3.Config,
     }
     arguments = {}
     for name, value in values.items():
         if name in nested:
-            arguments[name] = _revive(nested[name], value)
+            arguments[name] = _revive(nested[name], value, basis)
         else:
             arguments[name] = tuple(value) if isinstance(value, list) else value
     try:

@@ -3,11 +3,11 @@
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from laplacian_keyboard import player, successor
-from laplacian_keyboard.baselines import td3
-from laplacian_keyboard.bases import laplacian
+from laplacian_keyboard.baselines import forward_backward, td3
+from laplacian_keyboard.bases import hilp, lap, laplacian, random_features, registry
 from laplacian_keyboard.successor import continuous
 from laplacian_keyboard.successor import discrete as discrete_successor
 from laplacian_keyboard.types import UserError
@@ -21,8 +21,10 @@ class Settings:
 
     normalise: bool
     """Shift and scale observations by the mean and deviation of the data."""
-    basis: laplacian.Config
+    basis: Any
+    """One of `registry.Config`; which one, the caller knows who asked for it by name."""
     basis_steps: int
+    """Updates of the basis; 0 where it is not learned, or learned with the behaviors."""
     successor: successor.Config
     successor_steps: int
     player: player.Config
@@ -34,12 +36,98 @@ class Settings:
     """Gradient steps for every choice of chords in all of them."""
 
 
-def settings(name: str, k: int, *, discrete: bool) -> Settings:
+def settings(name: str, k: int, *, discrete: bool, basis: str = "laplacian") -> Settings:
     """The settings of a preset for k keys and discrete or continuous actions."""
     table = _DISCRETE if discrete else _CONTINUOUS
     if name not in table:
         raise UserError(f"unknown preset {name!r}; known presets: {', '.join(get_args(Name))}")
-    return table[name](k)
+    registry.basis_module(basis)  # refuses an unknown name
+    found = table[name](k)
+    if basis == "laplacian":
+        return found
+    return (_authors_basis if name == "paper" else _small_basis)(found, basis)
+
+
+def flat(name: str) -> tuple[player.Config, int]:
+    """Settings of flat TD3, and environment steps: `cleanrl` (CleanRL's), `exorl` (ExORL's agent,
+    whose networks need a GPU) or `smoke`. A step is a stretch of length one, with one update."""
+    flats = {
+        "smoke": (
+            player.Config(
+                t_term=1,
+                gamma=0.99,
+                warmup=100,
+                capacity=1_000,
+                td3=td3.Config(hidden=(32, 32), batch_size=32),
+            ),
+            2_000,
+        ),
+        "cleanrl": (
+            player.Config(t_term=1, gamma=0.99, warmup=25_000, td3=td3.Config()),
+            200_000,
+        ),
+        "exorl": (
+            player.Config(
+                t_term=1,
+                gamma=0.99,
+                warmup=4_000,
+                td3=td3.Config(
+                    hidden=(1024, 1024),
+                    layer_norm=True,
+                    batch_size=1024,
+                    actor_step_size=1e-4,
+                    critic_step_size=1e-4,
+                    tau=0.01,
+                    policy_delay=1,
+                    policy_noise=0.2,
+                    policy_noise_clip=0.3,
+                    exploration_noise=0.2,
+                ),
+            ),
+            200_000,
+        ),
+    }
+    if name not in flats:
+        raise UserError(f"unknown preset of flat TD3 {name!r}; known: {', '.join(flats)}")
+    return flats[name]
+
+
+def _small_basis(settings: Settings, name: str) -> Settings:
+    """Another basis with the budget of the Laplacian one: its widths, batches and updates."""
+    own, steps = settings.basis, settings.basis_steps
+    k, hidden = own.k, own.hidden[:2]
+    learned = {"hidden": hidden, "batch_size": own.batch_size, "num_steps": own.num_steps}
+    if name == "lap":
+        config = lap.Config(k, **learned, pair_discount=own.pair_discount)
+        return dataclasses.replace(settings, basis=config)
+    if name == "hilp":
+        return dataclasses.replace(settings, basis=hilp.Config(k, **learned))
+    if name == "random":
+        config = random_features.Config(k, hidden=hidden)
+        return dataclasses.replace(settings, basis=config, basis_steps=0)
+    # Forward-backward learns everything in one stage, which gets the updates of both.
+    steps = (steps + settings.successor_steps) * (settings.successor.num_steps > 0)
+    config = forward_backward.Config(k, hidden=hidden, step_size=own.step_size, num_steps=steps)
+    return dataclasses.replace(
+        settings,
+        basis=config,
+        basis_steps=0,
+        successor=dataclasses.replace(settings.successor, num_steps=steps, emphasis=0.0),
+        successor_steps=settings.basis_steps + settings.successor_steps,
+    )
+
+
+def _authors_basis(settings: Settings, name: str) -> Settings:
+    """Another basis with the settings of its authors."""
+    basis = registry.basis_module(name).Config(settings.basis.k)
+    if name == "random":
+        return dataclasses.replace(settings, basis=basis, basis_steps=0)
+    if name != "fb":
+        return dataclasses.replace(settings, basis=basis)
+    successor = settings.successor
+    if isinstance(successor, continuous.Config):
+        successor = forward_backward.REFERENCE
+    return dataclasses.replace(settings, basis=basis, basis_steps=0, successor=successor)
 
 
 def _smoke(k: int) -> Settings:
@@ -168,7 +256,7 @@ def _continuous_cpu(k: int) -> Settings:
             num_steps=basis_steps,
             pair_discount=0.5,
             barrier=2.0,
-            bound=1.5,
+            bound=1.0,
         ),
         basis_steps=basis_steps,
         successor=continuous.Config(

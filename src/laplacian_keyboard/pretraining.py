@@ -13,9 +13,11 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from laplacian_keyboard import presets, successor
-from laplacian_keyboard.bases import laplacian
+from laplacian_keyboard.baselines import forward_backward
+from laplacian_keyboard.bases import hilp, laplacian, registry
 from laplacian_keyboard.checkpoint import RunFolder, load_arrays, save_arrays
 from laplacian_keyboard.data.dataset import Dataset
+from laplacian_keyboard.data.goals import sample_goals
 from laplacian_keyboard.data.labels import sample_states
 from laplacian_keyboard.data.replay import (
     Experience,
@@ -26,10 +28,9 @@ from laplacian_keyboard.data.replay import (
 from laplacian_keyboard.envs.domains import ANGLES
 from laplacian_keyboard.inputs import Inputs
 from laplacian_keyboard.keyboard import Keyboard, KeyboardConfig, KeyboardParams, empty_params
-from laplacian_keyboard.nets import MLP
 from laplacian_keyboard.successor.weights import sample_weights
 from laplacian_keyboard.train import fit
-from laplacian_keyboard.types import Metrics, UserError
+from laplacian_keyboard.types import Metrics, Pairs, Transition, UserError
 
 MOMENT_BATCH, MOMENT_BATCHES = 8_192, 128
 """A million pairs for the refinement and the report: a few seconds, and its noise is what limits
@@ -40,34 +41,60 @@ how well nearly equal eigenvalues are told apart."""
 class BasisUpdate:
     """One step of stage 1 on a dataset."""
 
-    config: laplacian.Config
+    config: registry.Config
 
-    def __call__(
-        self, state: laplacian.State, data: Experience, key: PRNGKeyArray
-    ) -> tuple[laplacian.State, Metrics]:
-        return laplacian.update(self.config, state, _pairs(self.config, data, key))
+    def __call__(self, state: Any, data: Experience, key: PRNGKeyArray) -> tuple[Any, Metrics]:
+        basis = registry.module_of(self.config)
+        return basis.update(self.config, state, _pairs(self.config, data, key))
 
 
 @dataclass(frozen=True)
 class SuccessorUpdate:
     """One step of stage 2 on a dataset and a basis."""
 
-    basis: laplacian.Config
+    basis: registry.Config
     config: successor.Config
 
     def __call__(
-        self, state: Any, data: tuple[Experience, MLP], key: PRNGKeyArray
+        self, state: Any, data: tuple[Experience, registry.Encoder], key: PRNGKeyArray
     ) -> tuple[Any, Metrics]:
         experience, encoder = data
-        key_batch, key_goal, key_w, key_update = jax.random.split(key, 4)
-        count = self.config.batch_size
-        batch = sample_transitions(experience, count, key=key_batch)
-        goals = sample_observations(experience, count, key=key_goal)
-        both = laplacian.phi(self.basis, encoder, jnp.concatenate([batch.next_obs, goals]))
-        next_phi, goal_phi = jnp.split(both, 2)
-        w = sample_weights(goal_phi, goal_fraction=self.config.goal_fraction, key=key_w)
+        batch, next_phi, w, key = _tasks(self.basis, self.config, encoder, experience, key)
         learner = successor.module_of(self.config)
-        return learner.update(self.config, state, batch, next_phi, w, key=key_update)
+        return learner.update(self.config, state, batch, next_phi, w, key=key)
+
+
+@dataclass(frozen=True)
+class ForwardBackwardUpdate:
+    """One step of both stages at once."""
+
+    basis: forward_backward.Config
+    config: successor.Config
+
+    def __call__(
+        self, state: forward_backward.State, data: Experience, key: PRNGKeyArray
+    ) -> tuple[forward_backward.State, Metrics]:
+        encoder = forward_backward.encoder(state)
+        batch, _, w, key = _tasks(self.basis, self.config, encoder, data, key)
+        return forward_backward.update(self.basis, self.config, state, batch, w, key=key)
+
+
+def _tasks(
+    basis: registry.Config,
+    config: successor.Config,
+    encoder: registry.Encoder,
+    experience: Experience,
+    key: PRNGKeyArray,
+) -> tuple[Transition, Any, Any, PRNGKeyArray]:
+    """A batch of transitions, phi of the states they reach, a task for each, and a key for more."""
+    key_batch, key_goal, key_w, key_update = jax.random.split(key, 4)
+    count = config.batch_size
+    batch = sample_transitions(experience, count, key=key_batch)
+    goals = sample_observations(experience, count, key=key_goal)
+    phi = registry.module_of(basis).phi
+    next_phi, goal_phi = jnp.split(phi(basis, encoder, jnp.concatenate([batch.next_obs, goals])), 2)
+    w = sample_weights(goal_phi, goal_fraction=config.goal_fraction, key=key_w)
+    return batch, next_phi, w, key_update
 
 
 @dataclass(frozen=True)
@@ -82,10 +109,20 @@ class OverSeeds:
         return jax.vmap(self.update, in_axes=(0, self.data_axes, 0))(state, data, key)
 
 
-def _pairs(config: laplacian.Config, data: Experience, key: PRNGKeyArray, count: int | None = None):
+def _pairs(config: Any, data: Experience, key: PRNGKeyArray, count: int = 0) -> Pairs:
+    """A batch for a basis: neighbours and other states, or steps with a goal."""
+    count = count or config.batch_size
+    if isinstance(config, hilp.Config):
+        return sample_goals(
+            data,
+            count,
+            future_discount=config.goal_discount,
+            random_fraction=config.random_goals,
+            key=key,
+        )
     return sample_pairs(
         data,
-        count or config.batch_size,
+        count,
         discount=config.pair_discount,
         negatives=config.negatives,
         num_negatives=config.num_negatives,
@@ -95,7 +132,7 @@ def _pairs(config: laplacian.Config, data: Experience, key: PRNGKeyArray, count:
 
 @eqx.filter_jit
 def average_moments(
-    config: laplacian.Config, encoder: MLP, data: Experience, key: PRNGKeyArray
+    config: laplacian.Config, encoder: Any, data: Experience, key: PRNGKeyArray
 ) -> laplacian.Moments:
     """The moments of the encoder's outputs over a million pairs of the data."""
 
@@ -110,32 +147,37 @@ def average_moments(
 
 
 def learn_basis(
-    config: laplacian.Config,
+    config: registry.Config,
     experience: Experience,
     *,
     num_steps: int,
     key: PRNGKeyArray,
     run: RunFolder | None = None,
     quiet: bool = True,
-) -> tuple[MLP, laplacian.Report]:
-    """Stage 1: the encoder, refined if the config says so, and how good it is.
+) -> tuple[Any, laplacian.Report | None]:
+    """Stage 1: the encoder, and of a Laplacian basis, which is refined if the config says so, how
+    good it is.
 
     `key` may be an array of keys, one a seed; the results then have a leading seed axis.
     """
     key_init, key_train, key_moments = _split(key, 3)
-    update = BasisUpdate(config)
-    state = fit(
-        update if key.ndim == 0 else OverSeeds(update, None),
-        _map(lambda key: laplacian.init(config, experience.spec, key=key), key_init),
-        experience,
-        num_steps=num_steps,
-        key=key_train,
-        stage="basis",
-        run=run,
-        quiet=quiet,
-    )
+    update, basis = BasisUpdate(config), registry.module_of(config)
+    state = _map(lambda key: basis.init(config, experience.spec, key=key), key_init)
+    if num_steps:
+        state = fit(
+            update if key.ndim == 0 else OverSeeds(update, None),
+            state,
+            experience,
+            num_steps=num_steps,
+            key=key_train,
+            stage="basis",
+            run=run,
+            quiet=quiet,
+        )
+    if not isinstance(config, laplacian.Config):
+        return basis.encoder(state), None
 
-    def finish(encoder: MLP, key: PRNGKeyArray) -> tuple[MLP, laplacian.Report]:
+    def finish(encoder: Any, key: PRNGKeyArray) -> tuple[Any, laplacian.Report]:
         moments = average_moments(config, encoder, experience, key)
         if config.refine:
             encoder = laplacian.refine(encoder, moments)
@@ -148,10 +190,43 @@ def learn_basis(
     return stack_seeds(each)
 
 
-def learn_behaviors(
-    basis: laplacian.Config,
+def learn_forward_backward(
+    basis: forward_backward.Config,
     config: successor.Config,
-    encoder: MLP,
+    experience: Experience,
+    *,
+    num_steps: int,
+    key: PRNGKeyArray,
+    run: RunFolder | None = None,
+    evaluate: Callable[[Any, successor.Behaviors], dict[str, Any]] | None = None,
+    evaluate_every: int = 1,
+    quiet: bool = True,
+) -> tuple[Any, successor.Behaviors]:
+    """Stages 1 and 2 in one: B and its behaviors. `evaluate(encoder, behaviors)` gives figures to
+    log every so many updates. With an array of keys the results have a leading seed axis."""
+    key_init, key_train = _split(key, 2)
+    update = ForwardBackwardUpdate(basis, config)
+    both = lambda state: (forward_backward.encoder(state), forward_backward.behaviors(state))  # noqa: E731
+    init = lambda key: forward_backward.init(basis, config, experience.spec, key=key)  # noqa: E731
+    state = fit(
+        update if key.ndim == 0 else OverSeeds(update, None),
+        _map(init, key_init),
+        experience,
+        num_steps=num_steps,
+        key=key_train,
+        stage="behaviors",
+        run=run,
+        evaluate=None if evaluate is None else lambda state: evaluate(*both(state)),
+        evaluate_every=evaluate_every,
+        quiet=quiet,
+    )
+    return both(state)
+
+
+def learn_behaviors(
+    basis: registry.Config,
+    config: successor.Config,
+    encoder: Any,
     experience: Experience,
     *,
     num_steps: int,
@@ -208,16 +283,20 @@ def pretrain(
     dataset: Dataset,
     *,
     k: int,
+    basis: str = "laplacian",
     preset: str = "cpu",
     seed: int = 0,
     out: str | Path | None = None,
     quiet: bool = True,
 ) -> Keyboard:
-    """Stages 1 and 2: a keyboard of k keys from reward-free data.
+    """Stages 1 and 2: a keyboard of k keys from reward-free data, over the Laplacian basis or
+    another: lap, fb, hilp or random.
 
     With a folder `out`, an interrupted call continues there and a finished one loads.
     """
-    return pretrain_seeds(dataset, k=k, preset=preset, seeds=[seed], out=out, quiet=quiet)[0]
+    return pretrain_seeds(
+        dataset, k=k, seeds=[seed], basis=basis, preset=preset, out=out, quiet=quiet
+    )[0]
 
 
 def pretrain_seeds(
@@ -225,13 +304,14 @@ def pretrain_seeds(
     *,
     k: int,
     seeds: list[int],
+    basis: str = "laplacian",
     preset: str = "cpu",
     out: str | Path | None = None,
     quiet: bool = True,
 ) -> list[Keyboard]:
     """The same for several seeds at once, trained together on one device. Their keyboards go to
     the folders `out/seed-N`; a single seed's goes to `out` itself."""
-    settings = presets.settings(preset, k, discrete=dataset.spec.discrete)
+    settings = presets.settings(preset, k, discrete=dataset.spec.discrete, basis=basis)
     _require_enough_states(dataset, k)
     domain = dataset.domain or ""
     config = KeyboardConfig(
@@ -243,6 +323,7 @@ def pretrain_seeds(
             "kind": "keyboard",
             "seeds": seeds,
             "preset": preset,
+            "basis_name": basis,
             "dataset_steps": dataset.num_transitions,
             "basis_steps": settings.basis_steps,
             "successor_steps": settings.successor_steps,
@@ -253,17 +334,54 @@ def pretrain_seeds(
             return [Keyboard.load(folder) for folder in _seed_folders(run.path, seeds)]
     many = len(seeds) > 1
     keys = jnp.stack([jax.random.key(seed) for seed in seeds]) if many else jax.random.key(seeds[0])
-    key_basis, key_behaviors = _split(keys, 2)
     inputs, experience = prepare_experience(dataset, config.angles, settings.normalise)
 
-    def stage_1() -> tuple[MLP, laplacian.Report]:
+    encoder, behaviors, report = _both_stages(config, settings, experience, keys, run, quiet)
+    trained = (encoder, behaviors)
+    each = [seed_of(trained, i) for i in range(len(seeds))] if many else [trained]
+    states = sample_states(dataset)
+    keyboards = [
+        Keyboard(config, KeyboardParams(inputs, encoder, behaviors), states)
+        for encoder, behaviors in each
+    ]
+    if run is not None:
+        for keyboard, folder in zip(keyboards, _seed_folders(run.path, seeds), strict=True):
+            keyboard.save(folder)
+        run.finish({name: value.tolist() for name, value in vars(report).items()} if report else {})
+    return keyboards
+
+
+def _both_stages(
+    config: KeyboardConfig,
+    settings: presets.Settings,
+    experience: Experience,
+    keys: PRNGKeyArray,
+    run: RunFolder | None,
+    quiet: bool,
+) -> tuple[Any, Any, laplacian.Report | None]:
+    """Encoder, behaviors and, of a Laplacian basis, how good it is; for one key or several."""
+    key_basis, key_behaviors = _split(keys, 2)
+    if isinstance(config.basis, forward_backward.Config):
+        encoder, behaviors = learn_forward_backward(
+            config.basis,
+            config.successor,
+            experience,
+            num_steps=settings.successor_steps,
+            key=key_behaviors,
+            run=run,
+            quiet=quiet,
+        )
+        return encoder, behaviors, None
+
+    def stage_1() -> tuple[Any, laplacian.Report | None]:
         steps = settings.basis_steps
         return learn_basis(
             config.basis, experience, num_steps=steps, key=key_basis, run=run, quiet=quiet
         )
 
-    empty = empty_params(config).basis, laplacian.empty_report(k)
-    like = stack_seeds([empty] * len(seeds)) if many else empty
+    is_laplacian = isinstance(config.basis, laplacian.Config)
+    empty = empty_params(config).basis, laplacian.empty_report(config.k) if is_laplacian else None
+    like = stack_seeds([empty] * len(keys)) if keys.ndim else empty
     encoder, report = kept(run, "basis.safetensors", like, stage_1)
     behaviors = learn_behaviors(
         config.basis,
@@ -275,18 +393,7 @@ def pretrain_seeds(
         run=run,
         quiet=quiet,
     )
-    trained = (encoder, behaviors)
-    each = [seed_of(trained, i) for i in range(len(seeds))] if many else [trained]
-    states = sample_states(dataset)
-    keyboards = [
-        Keyboard(config, KeyboardParams(inputs, encoder, behaviors), states)
-        for encoder, behaviors in each
-    ]
-    if run is not None:
-        for keyboard, folder in zip(keyboards, _seed_folders(run.path, seeds), strict=True):
-            keyboard.save(folder)
-        run.finish({name: value.tolist() for name, value in vars(report).items()})
-    return keyboards
+    return encoder, behaviors, report
 
 
 def prepare_experience(

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from laplacian_keyboard import run_figures
 from laplacian_keyboard.checkpoint import read_arrays, read_json
-from laplacian_keyboard.composing import CHORDS_FILE
 from laplacian_keyboard.data import labels
 from laplacian_keyboard.data.dataset import Dataset
 from laplacian_keyboard.envs.domains import DMC, is_grid, is_point_maze
 from laplacian_keyboard.figures import to_png
 from laplacian_keyboard.files import write_atomically
 from laplacian_keyboard.film import film_strip, record, record_many
+from laplacian_keyboard.host_loop import CHORDS_FILE
 from laplacian_keyboard.keyboard import KEYBOARD_FILE, PLAYER_FILE, Chord, Keyboard, Player
 from laplacian_keyboard.report import Page
 from laplacian_keyboard.stats import mean_interval
@@ -208,7 +208,7 @@ def _correlations(page: Page, run: Run) -> None:
 
 
 def _behaviors(page: Page, run: Run) -> None:
-    films = _film_keys(run)
+    films = film_keys(run.keyboard)
     how = "Above, the time; below, the way travelled; faint, the moments before."
     if _is_map(run.domain):
         how = f"Paths from {MAP_STARTS} starts; faint is earlier."
@@ -228,9 +228,9 @@ def _behaviors(page: Page, run: Run) -> None:
         page.table(["mean over the film", *header], rows)
 
 
-def _film_keys(run: Run) -> dict[str, NDArray[Any]]:
+def film_keys(keyboard: Keyboard) -> dict[str, NDArray[Any]]:
     """Recordings of +e_1, -e_1, +e_2 and so on."""
-    domain, keyboard, count = run.domain, run.keyboard, min(SHOWN_KEYS, run.keyboard.k)
+    domain, count = keyboard.config.domain, min(SHOWN_KEYS, keyboard.k)
     names = [f"${sign}e_{i + 1}$" for i in range(count) for sign in "+-"]
     chords = np.stack([sign * np.eye(keyboard.k)[i] for i in range(count) for sign in (1, -1)])
     if domain.startswith("gym:"):

@@ -113,6 +113,11 @@ def init(config: Config, spec: Spec, *, key: PRNGKeyArray) -> State:
     )
 
 
+def encoder(state: State) -> MLP:
+    """What is kept of the training: all that `phi` needs."""
+    return state.encoder.params
+
+
 def phi(config: Config, encoder: MLP, obs: Float[Array, "*b o"]) -> Float[Array, "*b k"]:
     """The basis: eigenvectors e_1 to e_k at `obs`, scaled to unit mean square over the data, and
     squashed if the config says so."""

@@ -15,17 +15,17 @@ import numpy as np
 from laplacian_keyboard import player as playing
 from laplacian_keyboard import presets
 from laplacian_keyboard.bench import machine, median_rates
-from laplacian_keyboard.composing import (
+from laplacian_keyboard.envs.dmc import DmcVectorEnv, load_domain
+from laplacian_keyboard.envs.domains import ANGLES, DMC
+from laplacian_keyboard.envs.host import spec_of
+from laplacian_keyboard.envs.tasks import tasks_of
+from laplacian_keyboard.host_loop import (
     ONE_A_PLAYER,
     Learning,
     Table,
     play_and_learn,
     start_learning,
 )
-from laplacian_keyboard.envs.dmc import DmcVectorEnv, load_domain
-from laplacian_keyboard.envs.domains import ANGLES, DMC
-from laplacian_keyboard.envs.host import spec_of
-from laplacian_keyboard.envs.tasks import tasks_of
 from laplacian_keyboard.keyboard import KeyboardConfig, empty_params
 from laplacian_keyboard.types import Metrics
 

@@ -9,7 +9,14 @@ from laplacian_keyboard.types import UserError
 EXPERIMENTS = {
     "basis-options": "options of the Laplacian objective against exact eigenvectors of Four-Rooms",
     "behavior-options": "choices of the behaviors' training against optimal values of Four-Rooms",
+    "zero-shot": "Laplacian and forward-backward keyboards on every task of a robot",
+    "basis-size": "zero-shot returns over the size of the basis and the explorer",
     "hierarchy": "zero-shot and player over the size of the basis (the paper's main result)",
+    "sample-efficiency": "the player's learning speed over flat TD3's, over the size of the basis",
+    "termination": "how long a behavior should run before the player chooses again",
+    "quadruped-weights": "which eigenvectors each task of the quadruped asks for",
+    "behaviors": "film strips of single keys",
+    "bases": "keyboards over every basis on the point-maze, zero-shot and composed",
     "continuous-options": "choices of the behaviors' training against zero-shot returns of a robot",
     "coverage": "what each explorer reaches on the cheetah, as a table and a picture",
 }

@@ -12,14 +12,8 @@ from laplacian_keyboard.checkpoint import RunFolder
 from laplacian_keyboard.data.dataset import load_dataset
 from laplacian_keyboard.data.labels import sample_states
 from laplacian_keyboard.envs.domains import ANGLES
-from laplacian_keyboard.experiments.hierarchy import (
-    CHECKPOINTS,
-    ZeroShot,
-    basis_of,
-    collect,
-    load_basis,
-    with_progress,
-)
+from laplacian_keyboard.experiments.common import data_for, with_progress
+from laplacian_keyboard.experiments.hierarchy import CHECKPOINTS, ZeroShot, basis_of, load_basis
 from laplacian_keyboard.keyboard import KeyboardConfig
 from laplacian_keyboard.pretraining import learn_behaviors
 
@@ -46,8 +40,7 @@ def run(
 ) -> list[dict[str, Any]]:
     """One row for each variant and seed: returns of every task at the checkpoints."""
     folder = Path(out) / domain
-    dataset = dataset or collect(domain, preset, folder / "data")
-    load_dataset(dataset)
+    dataset = data_for(domain, preset, folder / "data", dataset=dataset)
     places = (dataset, preset, str(folder))
     with_progress("bases", basis_of, [(*places, NUM_KEYS, seed) for seed in range(seeds)])
     cells = [(name, seed) for name in VARIANTS for seed in range(seeds)]

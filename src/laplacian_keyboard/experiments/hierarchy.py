@@ -9,7 +9,6 @@ every 10,000 steps, the untrained player included.
 """
 
 import dataclasses
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +18,29 @@ import numpy as np
 from laplacian_keyboard import presets
 from laplacian_keyboard.bases import laplacian
 from laplacian_keyboard.checkpoint import RunFolder, load_arrays, write_json
-from laplacian_keyboard.composing import EVALUATE_EPISODES, learn_players
 from laplacian_keyboard.data.dataset import Dataset, load_dataset
 from laplacian_keyboard.data.labels import sample_states
-from laplacian_keyboard.envs.dmc import DmcVectorEnv
-from laplacian_keyboard.envs.domains import ANGLES, DMC, make_vector_env
+from laplacian_keyboard.envs.domains import ANGLES, DMC
 from laplacian_keyboard.envs.tasks import tasks_of
 from laplacian_keyboard.evaluate import episode_returns
-from laplacian_keyboard.gather import gather
+from laplacian_keyboard.experiments.common import (
+    ZERO_SHOT_EPISODES,
+    ZERO_SHOT_SEED,
+    ChordOfEach,
+    data_for,
+    env_of_each,
+    with_progress,
+)
+from laplacian_keyboard.host_loop import EVALUATE_EPISODES, Table, learn_players
 from laplacian_keyboard.inputs import Inputs
-from laplacian_keyboard.keyboard import Keyboard, KeyboardConfig, KeyboardParams, empty_params
-from laplacian_keyboard.log import progress
+from laplacian_keyboard.keyboard import (
+    Keyboard,
+    KeyboardConfig,
+    KeyboardParams,
+    Player,
+    empty_params,
+)
 from laplacian_keyboard.nets import MLP
-from laplacian_keyboard.parallel import in_processes
 from laplacian_keyboard.pretraining import (
     kept,
     learn_basis,
@@ -42,9 +51,6 @@ from laplacian_keyboard.stats import mean_interval
 from laplacian_keyboard.types import UserError
 
 SIZES = (1, 3, 10)
-DATA_STEPS = {"smoke": 4_000, "cpu": 500_000, "paper": 5_000_000}
-EXPLORER = "babble"
-ZERO_SHOT_EPISODES = 20
 CHECKPOINTS = 10
 
 
@@ -61,8 +67,7 @@ def run(
     if domain not in DMC:
         raise UserError(f"hierarchy runs on {', '.join(DMC)}, not {domain!r}")
     folder = Path(out) / domain
-    dataset = dataset or collect(domain, preset, folder / "data")
-    load_dataset(dataset)  # packed before several processes open it
+    dataset = data_for(domain, preset, folder / "data", dataset=dataset)
     largest, places = max(sizes), (dataset, preset, str(folder))
     with_progress("bases", basis_of, [(*places, largest, seed) for seed in range(seeds)])
     cells = [(k, seed) for k in sorted(sizes, reverse=True) for seed in range(seeds)]
@@ -71,27 +76,6 @@ def run(
     )
     write_json(folder / "cells.json", results)
     return [summary_row(results, k, task) for k in sizes for task in tasks_of(domain)]
-
-
-def collect(domain: str, preset: str, folder: Path) -> str:
-    """The dataset of a domain, collected on the first call; returns its folder."""
-    gather(
-        lambda count: make_vector_env(domain, None, count),
-        folder,
-        domain=domain,
-        explorer=EXPLORER,
-        steps=DATA_STEPS[preset],
-        preset=preset,
-    )
-    return str(folder)
-
-
-def with_progress(title: str, function: Any, arguments: list[tuple[Any, ...]]) -> list[Any]:
-    """`in_processes` with a bar."""
-    with progress(title, len(arguments)) as bar:
-        bar(0)
-        finished = itertools.count(1)
-        return in_processes(function, arguments, done=lambda index, result: bar(next(finished)))
 
 
 def basis_of(dataset: str, preset: str, out: str, k: int, seed: int) -> None:
@@ -168,17 +152,17 @@ def cell(dataset: str, preset: str, out: str, largest: int, k: int, seed: int) -
         ),
     )
     keyboard, inferred = zero_shot.keyboard_of(behaviors), zero_shot.inferred
-    players, curves = learn_players(
-        settings.player,
-        keyboard,
-        _env_of_each(domain, names, 1),
+    actors, curves = learn_players(
+        Table(settings.player, keyboard.config),
+        keyboard.params,
+        env_of_each(domain, names, 1),
         keys=jax.random.split(key_players, len(names)),
         steps=settings.player_steps,
-        evaluate_in=_env_of_each(domain, names, EVALUATE_EPISODES),
+        evaluate_in=env_of_each(domain, names, EVALUATE_EPISODES),
         run=run,
     )
-    for player, task in zip(players, names, strict=True):
-        player.save(run.path / task)
+    for actor, task in zip(actors, names, strict=True):
+        Player(keyboard, settings.player, actor).save(run.path / task)
     checkpoints, zero_shot_returns = run.logged("behaviors", "behaviors/evaluation")
     result = {
         "domain": domain,
@@ -204,11 +188,6 @@ def cell(dataset: str, preset: str, out: str, largest: int, k: int, seed: int) -
     return result
 
 
-def _env_of_each(domain: str, names: tuple[str, ...], copies: int) -> DmcVectorEnv:
-    tasks = [task for task in names for _ in range(copies)]
-    return DmcVectorEnv(domain, tasks, len(tasks))
-
-
 class ZeroShot:
     """Evaluates behaviors on every task of their domain, called with the behaviors alone."""
 
@@ -217,7 +196,7 @@ class ZeroShot:
         self.tasks = tasks_of(config.domain)
         untrained = self.keyboard_of(empty_params(config).successor)
         self.inferred = {task: untrained.infer_task(task) for task in self.tasks}
-        self.env = _env_of_each(config.domain, self.tasks, ZERO_SHOT_EPISODES)
+        self.env = env_of_each(config.domain, self.tasks, ZERO_SHOT_EPISODES)
 
     def keyboard_of(self, behaviors: Any) -> Keyboard:
         """The keyboard with these behaviors."""
@@ -226,19 +205,11 @@ class ZeroShot:
 
     def __call__(self, behaviors: Any) -> dict[str, Any]:
         chords = [self.inferred[task].w for task in self.tasks]
-        agent, count = _Chords(self.keyboard_of(behaviors), chords), len(self.tasks)
-        returns, _ = episode_returns(self.env, agent, ZERO_SHOT_EPISODES * count, seed=10_000)
+        agent, count = ChordOfEach(self.keyboard_of(behaviors), chords), len(self.tasks)
+        returns, _ = episode_returns(
+            self.env, agent, ZERO_SHOT_EPISODES * count, seed=ZERO_SHOT_SEED
+        )
         return {"behaviors/evaluation": returns.reshape(count, -1)}
-
-
-class _Chords:
-    """One chord for each share of the environments."""
-
-    def __init__(self, keyboard: Keyboard, chords: list[Any]):
-        self.keyboard, self.chords = keyboard, np.stack(chords)
-
-    def act(self, obs: np.ndarray, first: Any = None) -> Any:
-        return self.keyboard.act(obs, np.repeat(self.chords, len(obs) // len(self.chords), axis=0))
 
 
 def summary_row(results: list[dict[str, Any]], k: int, task: str) -> dict[str, Any]:

@@ -1,0 +1,46 @@
+"""The paper's figures of behaviors: film strips of single keys, and what they do to the body."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from laplacian_keyboard.data.dataset import load_dataset
+from laplacian_keyboard.envs.dmc import quantities_from_physics
+from laplacian_keyboard.envs.domains import DMC
+from laplacian_keyboard.experiments.common import data_for
+from laplacian_keyboard.figures import to_png
+from laplacian_keyboard.files import write_atomically
+from laplacian_keyboard.film import film_strip
+from laplacian_keyboard.pretraining import pretrain
+from laplacian_keyboard.run_report import film_keys
+from laplacian_keyboard.types import UserError
+
+NUM_KEYS = {"smoke": 2, "cpu": 10, "paper": 50}
+
+
+def run(
+    preset: str = "cpu",
+    seeds: int = 1,
+    out: str = "runs/behaviors",
+    domain: str = "cheetah",
+    dataset: str = "",
+) -> list[dict[str, Any]]:
+    """One row for each seed and key of +-e_1 to +-e_3: means of physical quantities over its film.
+    The film strips go to `out`."""
+    if domain not in DMC:
+        raise UserError(f"behaviors runs on {', '.join(DMC)}, not {domain!r}")
+    folder = Path(out) / domain
+    data = load_dataset(data_for(domain, preset, folder / "data", dataset=dataset))
+    rows = []
+    for seed in range(seeds):
+        keyboard = pretrain(
+            data, k=NUM_KEYS[preset], preset=preset, seed=seed, out=folder / f"keyboard-{seed}"
+        )
+        films = film_keys(keyboard)
+        write_atomically(folder / f"behaviors-{seed}.png", to_png(film_strip(domain, films)))
+        for name, film in films.items():
+            seen = quantities_from_physics(domain, film)
+            means = {key: round(float(np.mean(values)), 3) for key, values in seen.items()}
+            rows.append({"seed": seed, "key": name.strip("$"), **means})
+    return rows
