@@ -495,7 +495,8 @@ def reproduce(
     if name == "list":
         result: dict[str, Any] = {"experiments": EXPERIMENTS}
         if not json:
-            _print_table(list(EXPERIMENTS.items()))
+            for experiment, what in EXPERIMENTS.items():
+                print(f"{experiment:<20} {what}")
         return _finish(result, json)
     run = load_experiment(name).run
     options = {key: value for key, value in {"domain": domain, "dataset": dataset}.items() if value}

@@ -98,8 +98,14 @@ def _cell(row: dict[str, Any], name: str) -> str:
         value, interval = value["mean"], value.get("ci95")
     if isinstance(value, dict | list):
         return json.dumps(value)
-    text = "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
-    return f"{text} [{interval[0]}, {interval[1]}]" if interval else text
+    text = _number(value)
+    return f"{text} [{_number(interval[0])}, {_number(interval[1])}]" if interval else text
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _difference(row: dict[str, Any], ours: str, theirs: str) -> str:

@@ -7,6 +7,9 @@ from types import ModuleType
 from laplacian_keyboard.types import UserError
 
 EXPERIMENTS = {
+    "eigenvectors": "exact eigenvectors of Four-Rooms, and a reward rebuilt from them",
+    "bound": "value error and both bounds over the size of the basis, exact",
+    "stitching": "a goal that no single behavior of Four-Rooms reaches, and the player that does",
     "basis-options": "options of the Laplacian objective against exact eigenvectors of Four-Rooms",
     "behavior-options": "choices of the behaviors' training against optimal values of Four-Rooms",
     "zero-shot": "Laplacian and forward-backward keyboards on every task of a robot",

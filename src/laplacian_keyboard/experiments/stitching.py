@@ -6,6 +6,8 @@ sequence of chords by dynamic programming.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,14 +15,38 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from laplacian_keyboard import figures, spectral
-from laplacian_keyboard.envs.grid import GridMap, grid_observations
+from laplacian_keyboard.envs.domains import FOUR_ROOMS_GOAL
+from laplacian_keyboard.envs.grid import GridMap, four_rooms, grid_observations
 from laplacian_keyboard.experiments.eigenvectors import Geometry
+from laplacian_keyboard.files import write_atomically
 from laplacian_keyboard.keyboard import Keyboard, Player
 from laplacian_keyboard.successor.weights import to_sphere
 
 PATIENCE = 3
 """A start counts as a success if the goal is reached within this many shortest paths."""
 NEVER = np.iinfo(np.int64).max // 2
+
+
+def run(preset: str = "cpu", seeds: int = 1, out: str = "runs/stitching") -> list[dict[str, Any]]:
+    """One row for each seed: success of the single chord and of the player from every start. Runs
+    the demo where it has not run; the figures go to `out`."""
+    from laplacian_keyboard.experiments.demo import run_demo  # which draws with this file
+
+    geometry = Geometry.of(four_rooms())
+    goal = geometry.grid.cell_number(*FOUR_ROOMS_GOAL)
+    shown = ("zero_shot_success", "player_success", "player_path_ratio", "best_path_ratio")
+    rows = []
+    for seed in range(seeds):
+        folder = Path(out) / f"seed-{seed}"
+        result = run_demo(preset=preset, seed=seed, out=folder)
+        player = Player.load(folder)
+        reward = (np.arange(geometry.grid.num_states) == goal).astype(np.float32)
+        w = player.keyboard.infer(grid_observations(geometry.grid), reward)
+        start = far_start(geometry.grid, goal, 3 * player.config.t_term)
+        figure = draw(geometry, player, np.asarray(w), goal, start)
+        write_atomically(Path(out) / f"stitching-{seed}.png", figures.to_png(figure))
+        rows.append({"seed": seed, **{name: result[name] for name in shown}})
+    return rows
 
 
 @dataclass(frozen=True)
