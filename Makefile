@@ -24,4 +24,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 clean:
-	rm -rf .venv lk-demo
+	rm -rf .venv .jax-cache lk-demo

@@ -1,6 +1,7 @@
 """The package as a whole: direction of imports, light import, public names, docstrings."""
 
 import ast
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ PACKAGE = "laplacian_keyboard"
 
 ROOMS = {
     "0 words": "types",
-    "1 tools": "nets learner inputs spectral files",
+    "1 tools": "nets learner inputs spectral files compiling",
     "2 method": "bases successor player zero_shot gpi baselines explore",
     "2' world": "envs data",
     # `gather` runs explorers in worlds; `pretraining` and `composing` read `presets`, so
@@ -133,3 +134,24 @@ def test_nothing_is_unpickled_or_evaluated():
             bad = UNSAFE_MODULES | {"eval(", "exec(", "allow_pickle"}
             unsafe += [f"{module}: {name}" for name in names if name in bad]
     assert unsafe == []
+
+
+def test_compilations_are_kept_unless_the_user_says_otherwise(tmp_path):
+    code = (
+        "import jax\n"
+        "from laplacian_keyboard.compiling import keep_compilations\n"
+        "keep_compilations()\n"
+        "print(jax.config.jax_compilation_cache_dir)"
+    )
+
+    def folder(**environment: str) -> str:
+        ours = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
+        run = [sys.executable, "-c", code]
+        out = subprocess.run(run, env={**ours, **environment}, capture_output=True, check=True)
+        return out.stdout.decode().strip()
+
+    cache = str(tmp_path / "cache")
+    assert folder(XDG_CACHE_HOME=cache).startswith(f"{cache}/laplacian-keyboard/xla-")
+    assert folder(XDG_CACHE_HOME=cache, JAX_COMPILATION_CACHE_DIR="/elsewhere") == "/elsewhere"
+    (tmp_path / "file").write_text("")
+    assert folder(XDG_CACHE_HOME=str(tmp_path / "file")) == "None"

@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypeAlias
 import tyro
 
 import laplacian_keyboard
+from laplacian_keyboard.compiling import keep_compilations
 from laplacian_keyboard.types import UserError
 
 _POSITIONAL = tyro.conf.Positional
@@ -633,6 +634,7 @@ def main(arguments: list[str] | None = None) -> None:
         command = _parse(arguments)
         if (seed := command.keywords.get("seed", 0)) not in range(2**31):
             raise UserError(f"--seed must lie between 0 and {2**31 - 1}, not {seed}")
+        keep_compilations()
         command()
         sys.stdout.flush()
     except UserError as error:

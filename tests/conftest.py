@@ -1,0 +1,9 @@
+"""Most of the suite's time is XLA compiling: workers, and processes they start, share what they
+compile, and a second run finds it all."""
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".jax-cache"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
