@@ -19,7 +19,7 @@ ROOMS = {
     # `gather` runs explorers in worlds; `pretraining` and `composing` read `presets`, so
     # that counts as running.
     "3 running": "train evaluate checkpoint log stats figures report run_figures run_report "
-    "scenes film keyboard pretraining composing presets gather parallel",
+    "scenes film keyboard pretraining composing presets gather parallel option_keyboard",
     "4 doors": "__init__ experiments bench sweep play cli",
 }
 ROOM_OF = {name: room for room, names in ROOMS.items() for name in names.split()}

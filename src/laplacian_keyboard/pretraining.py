@@ -65,6 +65,8 @@ class SuccessorUpdate:
         goals = sample_observations(experience, count, key=key_goal)
         both = laplacian.phi(self.basis, encoder, jnp.concatenate([batch.next_obs, goals]))
         next_phi, goal_phi = jnp.split(both, 2)
+        if getattr(self.config, "changes", False):
+            next_phi = next_phi - laplacian.phi(self.basis, encoder, batch.obs)
         w = sample_weights(goal_phi, goal_fraction=self.config.goal_fraction, key=key_w)
         learner = successor.module_of(self.config)
         return learner.update(self.config, state, batch, next_phi, w, key=key_update)
@@ -231,9 +233,9 @@ def pretrain_seeds(
 ) -> list[Keyboard]:
     """The same for several seeds at once, trained together on one device. Their keyboards go to
     the folders `out/seed-N`; a single seed's goes to `out` itself."""
-    settings = presets.settings(preset, k, discrete=dataset.spec.discrete)
-    _require_enough_states(dataset, k)
     domain = dataset.domain or ""
+    settings = presets.settings(preset, k, discrete=dataset.spec.discrete, domain=domain)
+    _require_enough_states(dataset, k)
     config = KeyboardConfig(
         dataset.spec, settings.basis, settings.successor, domain, ANGLES.get(domain, ())
     )
