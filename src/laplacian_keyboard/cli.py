@@ -442,7 +442,7 @@ def bench(name: Name = "envs", json: bool = False) -> None:
 
     Args:
         name: envs: environment steps a second, beside dm_control. compose: the player's loop,
-            beside its updates and MuJoCo alone.
+            beside its updates and MuJoCo alone. item-collector: steps a second of this world.
         json: Print one JSON object as the last line.
     """
     from laplacian_keyboard.bench import load_benchmark

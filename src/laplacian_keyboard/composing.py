@@ -192,24 +192,12 @@ def learn_actor(
 ) -> MLP:
     """The actor of a player of anything that has chords, learned in a pure-JAX world. It is
     evaluated at the ends of chunks whose number of decisions is a multiple of `evaluate_every`."""
-    config, spec, k = update.config, update.keyboard.input_spec, update.keyboard.k
-    key_init, key_reset, key_train = jax.random.split(key, 3)
-    env, obs = jax.vmap(world.reset)(jax.random.split(key_reset, num_envs))
-    state = ComposeState(
-        player=playing.init(config, spec, k, key=key_init),
-        replay=empty_replay(config, spec, k),
-        env=env,
-        obs=obs,
-        running_return=jnp.zeros(num_envs),
-        last_return=jnp.zeros(num_envs),
-        decisions=jnp.zeros((), jnp.int32),
-    )
     state = fit(
         update,
-        state,
+        start_composing(update, world, num_envs, key=key),
         (world, params),
-        num_steps=-(-steps // (num_envs * config.t_term)),
-        key=key_train,
+        num_steps=-(-steps // (num_envs * update.config.t_term)),
+        key=jax.random.split(key, 3)[2],
         stage=stage,
         chunk=chunk,
         run=run,
@@ -218,6 +206,24 @@ def learn_actor(
         quiet=quiet,
     )
     return state.player.actor.params
+
+
+def start_composing(
+    update: PlayerUpdate, world: World, num_envs: int, *, key: PRNGKeyArray
+) -> ComposeState:
+    """An untrained player at the beginning of episodes."""
+    spec, k = update.keyboard.input_spec, update.keyboard.k
+    key_init, key_reset, _ = jax.random.split(key, 3)
+    env, obs = jax.vmap(world.reset)(jax.random.split(key_reset, num_envs))
+    return ComposeState(
+        player=playing.init(update.config, spec, k, key=key_init),
+        replay=empty_replay(update.config, spec, k),
+        env=env,
+        obs=obs,
+        running_return=jnp.zeros(num_envs),
+        last_return=jnp.zeros(num_envs),
+        decisions=jnp.zeros((), jnp.int32),
+    )
 
 
 @partial(jax.jit, static_argnums=(0, 1))

@@ -245,6 +245,7 @@ class Learning:
             num_steps=self.settings.successor_steps,
             key=jax.random.fold_in(self.key_train, done),
             stage="behaviors",
+            chunk=self.settings.successor_steps,
             quiet=self.quiet,
         )
         return w
@@ -266,6 +267,7 @@ class Learning:
                 steps=settings.linear_steps,
                 num_envs=settings.player_envs,
                 key=jax.random.fold_in(self.key_play, size),
+                chunk=settings.linear_steps,
                 quiet=self.quiet,
             )
         keys = jax.random.split(jax.random.fold_in(self.key_play, 0), EVALUATE_EPISODES)

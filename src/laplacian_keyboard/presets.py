@@ -143,6 +143,7 @@ def _items_smoke(k: int) -> Settings:
     return dataclasses.replace(
         _smoke(k),
         normalise=True,
+        player_steps=800,
         basis=laplacian.Config(k=k, hidden=(), batch_size=64, step_size=1e-3, pair_discount=0.1),
     )
 
@@ -190,8 +191,8 @@ def _items_cpu(k: int) -> Settings:
                 exploration_noise=0.2,
             ),
         ),
-        player_steps=200_000,
-        player_envs=32,
+        player_steps=100_000,
+        player_envs=16,
         player_updates=8,
     )
 

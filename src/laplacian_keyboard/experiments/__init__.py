@@ -11,6 +11,7 @@ EXPERIMENTS = {
     "behavior-options": "choices of the behaviors' training against optimal values of Four-Rooms",
     "hierarchy": "zero-shot and player over the size of the basis (the paper's main result)",
     "continuous-options": "choices of the behaviors' training against zero-shot returns of a robot",
+    "item-collector": "the keyboard against a privileged option basis (OKB), where order matters",
     "coverage": "what each explorer reaches on the cheetah, as a table and a picture",
 }
 
