@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint keyboards clean
 
 demo: $(READY)
 	$(BIN)/lk demo
@@ -15,6 +15,20 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+
+# The keyboards that come with the package: collected, learned and made small, from nothing.
+SHIPPED := src/laplacian_keyboard/keyboards
+explorer-cheetah := babble
+explorer-walker := rnd
+explorer-quadruped := rnd
+explorer-point-maze := random
+
+keyboards: $(foreach domain,cheetah walker quadruped point-maze,keyboard-$(domain))
+
+keyboard-%: $(READY)
+	$(BIN)/lk collect $* --explorer $(explorer-$*) --steps 500000 --out data/$*
+	$(BIN)/lk pretrain data/$* --k 10 --out runs/$*
+	$(BIN)/lk export runs/$* --out $(SHIPPED)/$*
 
 # The environment, made again when what it is made from changes.
 $(READY): pyproject.toml constraints.txt

@@ -1,5 +1,6 @@
 """Item-Collector: dynamics, order, labels, its reference lines, and its Gymnasium interfaces."""
 
+import dataclasses
 import functools
 import itertools
 
@@ -12,6 +13,8 @@ from gymnasium.utils.env_checker import check_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from laplacian_keyboard.data import labels
+from laplacian_keyboard.data.collect import collect_random_walks
 from laplacian_keyboard.envs import item_collector
 from laplacian_keyboard.envs.item_collector import (
     TASKS,
@@ -289,3 +292,23 @@ def test_too_many_items_to_plan_are_an_error():
     state = reset(world, jax.random.key(0))
     with pytest.raises(UserError, match="16 items are too many"):
         best_return(world, state)
+
+
+def test_any_stored_row_can_be_labelled_by_itself():
+    """Rewards of rows, and of states kept without their episodes, are those the world gave."""
+    world = ItemCollector.for_task("first:1", size=3, num_items=3)
+    data = collect_random_walks(world, steps=400, length=20, seed=0)
+    episodes = data.observation.reshape(-1, 21, world.spec.obs_dim)
+    physics = np.concatenate([item_collector.inventory(episode) for episode in episodes])
+    description = {"domain": "item-collector"}
+    data = dataclasses.replace(data, physics=physics, description=description)
+    rewards = label(episodes[:, :-1], episodes[:, 1:], "first:1")
+    rewards = np.concatenate([np.zeros((len(rewards), 1)), rewards], axis=1).ravel()
+    assert {-1.0, 0.0, 1.0} == set(rewards)
+    np.testing.assert_array_equal(labels.relabel(data, "first:1"), rewards)
+    rows = np.array([0, 3, 40, 100])
+    kept = labels.states_at(data, rows)
+    np.testing.assert_array_equal(labels.relabel(kept, "first:1"), rewards[rows])
+    assert labels.tasks_of(data) == TASKS
+    with pytest.raises(UserError, match="physics"):
+        labels.relabel(dataclasses.replace(data, physics=None), "first:0")

@@ -66,8 +66,8 @@ def collect(
     """Gather reward-free experience into a dataset folder.
 
     Args:
-        domain: four-rooms, grid:MAP_FILE, point-maze, cheetah, walker, quadruped, or gym:ENV_ID for
-            any Gymnasium environment with Box observations.
+        domain: four-rooms, grid:MAP_FILE, item-collector, point-maze, cheetah, walker, quadruped,
+            or gym:ENV_ID for any Gymnasium environment with Box observations.
         out: Folder of the dataset; an interrupted collection in it is continued.
         explorer: random, babble (movement, nothing learned), rnd, proto or aps; or several that
             take turns, as in babble+rnd.
@@ -77,19 +77,25 @@ def collect(
         seed: Seed of everything random.
         json: Print one JSON object as the last line.
     """
-    from laplacian_keyboard.envs.domains import canonical, is_grid, jax_world, make_vector_env
+    from laplacian_keyboard.envs import domains, item_collector
     from laplacian_keyboard.gather import gather, gather_random_walks
 
     began = time.monotonic()
-    domain = canonical(domain)
-    if is_grid(domain) and explorer == "random":
-        world = jax_world(domain, None, time_limit=EPISODE + 1)
+    domain = domains.canonical(domain)
+    if domains.is_walked(domain) and explorer == "random":
+        in_grid = domains.is_grid(domain)
         result = gather_random_walks(
-            world, out, domain=domain, steps=steps, length=EPISODE, seed=seed
+            domains.discrete_world(domain, None),
+            out,
+            domain=domain,
+            steps=steps,
+            length=EPISODE if in_grid else item_collector.TIME_LIMIT,
+            seed=seed,
+            physics_of=None if in_grid else item_collector.inventory,
         )
     else:
         result = gather(
-            lambda count: make_vector_env(domain, None, count),
+            lambda count: domains.make_vector_env(domain, None, count),
             out,
             domain=domain,
             explorer=explorer,
@@ -533,7 +539,7 @@ def bench(name: Name = "envs", json: bool = False) -> None:
 
     Args:
         name: envs: environment steps a second, beside dm_control. compose: the player's loop,
-            beside its updates and MuJoCo alone.
+            beside its updates and MuJoCo alone. item-collector: steps a second of this world.
         json: Print one JSON object as the last line.
     """
     from laplacian_keyboard.bench import load_benchmark

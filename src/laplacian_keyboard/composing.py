@@ -7,6 +7,7 @@ other world is stepped by the host (`host_loop`).
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,11 @@ from laplacian_keyboard.envs.host import as_vector, spec_of
 from laplacian_keyboard.host_loop import Table, empty_replay, learn_players
 from laplacian_keyboard.keyboard import (
     Keyboard,
-    KeyboardConfig,
-    KeyboardParams,
     Player,
     behave,
     prepare,
 )
+from laplacian_keyboard.nets import MLP
 from laplacian_keyboard.train import fit
 from laplacian_keyboard.types import Metrics, UserError, World
 
@@ -55,29 +55,30 @@ class PlayerUpdate:
     """One decision in every environment, then gradient steps on the stored stretches."""
 
     config: playing.Config
-    keyboard: KeyboardConfig
+    keyboard: Any
+    """What is played: its `k` and `input_spec`, as a KeyboardConfig has them."""
     num_updates: int
+    prepare: Callable[[Any, Any, Any], Any] = prepare
+    """`(keyboard, params, obs)` to what the player sees."""
+    behave: Callable[[Any, Any, Any, Any], Any] = behave
+    """`(keyboard, params, obs, w)` to the action that plays the chord w."""
 
     def __call__(
-        self, state: ComposeState, data: tuple[Any, KeyboardParams], key: PRNGKeyArray
+        self, state: ComposeState, data: tuple[Any, Any], key: PRNGKeyArray
     ) -> tuple[ComposeState, Metrics]:
         world, params = data
         key_act, key_random, key_mix, key_reset, key_learn = jax.random.split(key, 5)
         num_envs, k = state.obs.shape[0], self.keyboard.k
         decision_steps = num_envs * self.config.t_term
         warm = state.decisions * decision_steps >= self.config.warmup
-        inputs = prepare(self.keyboard, params, state.obs)
+        inputs = self.prepare(self.keyboard, params, state.obs)
         chosen = playing.act(self.config, state.player.actor.params, inputs, key=key_act)
         random = jax.random.uniform(key_random, (num_envs, k), minval=-1.0, maxval=1.0)
         mixed = jax.random.bernoulli(key_mix, self.config.random_fraction, (num_envs, 1))
         u = jnp.where(warm & ~mixed, chosen, random)
 
-        behavior = lambda obs, w: behave(self.keyboard, params, obs, w)  # noqa: E731
-        play = lambda env, obs, u: playing.play(  # noqa: E731
-            self.config, world.step, behavior, env, obs, u
-        )
-        env, stretch, over, reward = jax.vmap(play)(state.env, state.obs, u)
-        seen_next = prepare(self.keyboard, params, stretch.next_obs)
+        env, stretch, over, reward = self.play(world, params, state.env, state.obs, u)
+        seen_next = self.prepare(self.keyboard, params, stretch.next_obs)
         replay = state.replay.add(dataclasses.replace(stretch, obs=inputs, next_obs=seen_next))
         running = state.running_return + reward
         fresh_env, fresh_obs = jax.vmap(world.reset)(jax.random.split(key_reset, num_envs))
@@ -99,6 +100,12 @@ class PlayerUpdate:
             decisions=state.decisions + 1,
         )
         return new_state, {"player/return": jnp.mean(new_state.last_return), **metrics}
+
+    def play(self, world: Any, params: Any, env: Any, obs: Any, u: Any) -> Any:
+        """`player.play` in many environments."""
+        behavior = lambda obs, w: self.behave(self.keyboard, params, obs, w)  # noqa: E731
+        one = lambda *start: playing.play(self.config, world.step, behavior, *start)  # noqa: E731
+        return jax.vmap(one)(env, obs, u)
 
     def _learn(
         self, player: playing.State, replay: Replay, key: PRNGKeyArray
@@ -132,32 +139,90 @@ def learn_player(
     quiet: bool = True,
 ) -> Player:
     """Stage 3 in a pure-JAX world."""
-    key_init, key_reset, key_train = jax.random.split(key, 3)
+    as_player = lambda actor: Player(keyboard, config, actor)  # noqa: E731
+    actor = learn_actor(
+        PlayerUpdate(config, keyboard.config, num_updates),
+        keyboard.params,
+        world,
+        steps=steps,
+        num_envs=num_envs,
+        key=key,
+        run=run,
+        evaluate=None if evaluate is None else lambda actor: evaluate(as_player(actor)),
+        chunk=chunk,
+        quiet=quiet,
+    )
+    return as_player(actor)
+
+
+def learn_actor(
+    update: PlayerUpdate,
+    params: Any,
+    world: World,
+    *,
+    steps: int,
+    num_envs: int,
+    key: PRNGKeyArray,
+    run: RunFolder | None = None,
+    stage: str = "player",
+    evaluate: Callable[[MLP], dict[str, Any]] | None = None,
+    evaluate_every: int = 1,
+    chunk: int = 50,
+    quiet: bool = True,
+) -> MLP:
+    """The actor of a player of anything that has chords, learned in a pure-JAX world. It is
+    evaluated at the ends of chunks whose number of decisions is a multiple of `evaluate_every`."""
+    state = fit(
+        update,
+        start_composing(update, world, num_envs, key=key),
+        (world, params),
+        num_steps=-(-steps // (num_envs * update.config.t_term)),
+        key=jax.random.split(key, 3)[2],
+        stage=stage,
+        chunk=chunk,
+        run=run,
+        evaluate=None if evaluate is None else lambda state: evaluate(state.player.actor.params),
+        evaluate_every=evaluate_every,
+        quiet=quiet,
+    )
+    return state.player.actor.params
+
+
+def start_composing(
+    update: PlayerUpdate, world: World, num_envs: int, *, key: PRNGKeyArray
+) -> ComposeState:
+    """An untrained player at the beginning of episodes."""
+    spec, k = update.keyboard.input_spec, update.keyboard.k
+    key_init, key_reset, _ = jax.random.split(key, 3)
     env, obs = jax.vmap(world.reset)(jax.random.split(key_reset, num_envs))
-    spec = keyboard.config.input_spec
-    state = ComposeState(
-        player=playing.init(config, spec, keyboard.k, key=key_init),
-        replay=empty_replay(config, spec, keyboard.k),
+    return ComposeState(
+        player=playing.init(update.config, spec, k, key=key_init),
+        replay=empty_replay(update.config, spec, k),
         env=env,
         obs=obs,
         running_return=jnp.zeros(num_envs),
         last_return=jnp.zeros(num_envs),
         decisions=jnp.zeros((), jnp.int32),
     )
-    as_player = lambda state: Player(keyboard, config, state.player.actor.params)  # noqa: E731
-    state = fit(
-        PlayerUpdate(config, keyboard.config, num_updates),
-        state,
-        (world, keyboard.params),
-        num_steps=-(-steps // (num_envs * config.t_term)),
-        key=key_train,
-        stage="player",
-        chunk=chunk,
-        run=run,
-        evaluate=None if evaluate is None else lambda state: evaluate(as_player(state)),
-        quiet=quiet,
-    )
-    return as_player(state)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def returns_of_actor(
+    update: PlayerUpdate, time_limit: int, actor: MLP, params: Any, world: Any, keys: PRNGKeyArray
+) -> Float[Array, "n"]:
+    """Undiscounted returns of a player without exploration in a pure-JAX world, one episode of at
+    most `time_limit` steps for each key."""
+    env, obs = jax.vmap(world.reset)(keys)
+
+    def decide(carry: Any, _: Any) -> tuple[Any, None]:
+        env, obs, total, over = carry
+        u = playing.act(update.config, actor, update.prepare(update.keyboard, params, obs))
+        env, stretch, ended, reward = update.play(world, params, env, obs, u)
+        return (env, stretch.next_obs, total + jnp.where(over, 0.0, reward), over | ended), None
+
+    start = env, obs, jnp.zeros(len(keys)), jnp.zeros(len(keys), bool)
+    decisions = -(-time_limit // update.config.t_term)
+    return jax.lax.scan(decide, start, length=decisions)[0][2]
 
 
 def compose(
@@ -188,7 +253,9 @@ def compose(
         world = None  # stepping such worlds costs little beside the updates
     if spec != keyboard.config.spec:
         raise UserError(f"the keyboard was trained for {keyboard.config.spec}, not {spec}")
-    settings = presets.settings(preset, keyboard.k, discrete=spec.discrete)
+    settings = presets.settings(
+        preset, keyboard.k, discrete=spec.discrete, domain=keyboard.config.domain
+    )
     config = settings.player
     if t_term is not None:
         config = dataclasses.replace(config, t_term=t_term)

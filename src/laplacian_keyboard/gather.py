@@ -29,11 +29,10 @@ from laplacian_keyboard.checkpoint import load_arrays, save_arrays
 from laplacian_keyboard.data.collect import episode_keys, random_walks
 from laplacian_keyboard.data.exorl import EpisodeWriter
 from laplacian_keyboard.data.replay import Replay
-from laplacian_keyboard.envs.grid import GridWorld
 from laplacian_keyboard.envs.host import spec_of
 from laplacian_keyboard.explore import aps, babble, proto, rnd
 from laplacian_keyboard.log import progress
-from laplacian_keyboard.types import Spec, Transition, UserError
+from laplacian_keyboard.types import Spec, Transition, UserError, World
 
 EXPLORERS = ("random", "babble", "rnd", "proto", "aps")
 LEARNED: dict[str, ModuleType] = {"rnd": rnd, "proto": proto, "aps": aps}
@@ -183,16 +182,18 @@ def gather(
 
 
 def gather_random_walks(
-    world: GridWorld,
+    world: World,
     folder: str | Path,
     *,
     domain: str,
     steps: int,
     length: int,
     seed: int,
+    physics_of: Callable[[np.ndarray], np.ndarray] | None = None,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Uniformly random episodes in a discrete pure-JAX world, many at once on the device."""
+    """Uniformly random episodes in a discrete pure-JAX world, many at once on the device.
+    `physics_of(observation)` is what to store of an episode so that its rows can be labelled."""
     if steps < 1:
         raise UserError(f"steps must be at least 1, not {steps}")
     episodes = -(-steps // length)
@@ -209,7 +210,14 @@ def gather_random_walks(
             stop = min(start + EPISODES_AT_ONCE, episodes)
             walks = random_walks(world, length, episode_keys(seed, start, stop))
             for observation, action in zip(*map(np.asarray, walks), strict=True):
-                writer.add(observation=observation, action=action, reward=zeros, discount=ones)
+                physics = None if physics_of is None else physics_of(observation)
+                writer.add(
+                    observation=observation,
+                    action=action,
+                    reward=zeros,
+                    discount=ones,
+                    physics=physics,
+                )
             bar(writer.steps)
         return {"domain": domain, "episodes": writer.episodes, "steps": writer.steps}
 

@@ -118,7 +118,10 @@ class Keyboard:
         inputs = _prepare(self.config, self.params, obs)
         successor = self.params.successor
         if not isinstance(successor, continuous.Behaviors):
-            return discrete.psi(successor, inputs, w)
+            psi = discrete.psi(successor, inputs, w)
+            if self.config.successor.changes:  # type: ignore[union-attr]
+                psi = (psi + self.phi(obs)[..., None, :]) / (1.0 - self.config.successor.gamma)
+            return psi
         if successor.critic is None:
             raise UserError("this keyboard was saved without psi, to be small")
         action = successor.actor(inputs, w) if action is None else jnp.asarray(action, jnp.float32)

@@ -60,6 +60,9 @@ class SuccessorUpdate:
     ) -> tuple[Any, Metrics]:
         experience, encoder = data
         batch, next_phi, w, key = _tasks(self.basis, self.config, encoder, experience, key)
+        if getattr(self.config, "changes", False):
+            phi = registry.module_of(self.basis).phi
+            next_phi = next_phi - phi(self.basis, encoder, batch.obs)
         learner = successor.module_of(self.config)
         return learner.update(self.config, state, batch, next_phi, w, key=key)
 
@@ -311,9 +314,9 @@ def pretrain_seeds(
 ) -> list[Keyboard]:
     """The same for several seeds at once, trained together on one device. Their keyboards go to
     the folders `out/seed-N`; a single seed's goes to `out` itself."""
-    settings = presets.settings(preset, k, discrete=dataset.spec.discrete, basis=basis)
+    domain, discrete = dataset.domain or "", dataset.spec.discrete
+    settings = presets.settings(preset, k, discrete=discrete, basis=basis, domain=domain)
     _require_enough_states(dataset, k)
-    domain = dataset.domain or ""
     config = KeyboardConfig(
         dataset.spec, settings.basis, settings.successor, domain, ANGLES.get(domain, ())
     )

@@ -14,6 +14,7 @@ from laplacian_keyboard.types import UserError
 
 BENCHMARKS = {
     "compose": "the player's loop beside its updates and MuJoCo alone",
+    "item-collector": "steps a second of Item-Collector, and of a player's loop in it",
     "envs": "environment steps a second, beside dm_control's own loop",
 }
 
@@ -23,7 +24,7 @@ def load_benchmark(name: str) -> ModuleType:
     if name not in BENCHMARKS:
         known = ", ".join(BENCHMARKS)
         raise UserError(f"unknown benchmark {name!r}; known benchmarks: {known}")
-    return importlib.import_module(f"{__name__}.{name}")
+    return importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
 
 
 def machine() -> dict[str, Any]:

@@ -9,12 +9,12 @@ from jax import Array
 from jaxtyping import Int, PRNGKeyArray, UInt8
 
 from laplacian_keyboard.data.dataset import Dataset
-from laplacian_keyboard.envs.grid import GridWorld
+from laplacian_keyboard.types import World
 
 
 @partial(jax.jit, static_argnums=1)
 def random_walks(
-    world: GridWorld, length: int, key: PRNGKeyArray
+    world: World, length: int, key: PRNGKeyArray
 ) -> tuple[UInt8[Array, "e t o"], Int[Array, "e t"]]:
     """Observations (the reset first) and actions (a zero first) of uniformly random episodes, one
     for each key."""
@@ -41,7 +41,7 @@ def episode_keys(seed: int, start: int, stop: int) -> PRNGKeyArray:
     return jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(jnp.arange(start, stop))
 
 
-def collect_random_walks(world: GridWorld, *, steps: int, length: int, seed: int) -> Dataset:
+def collect_random_walks(world: World, *, steps: int, length: int, seed: int) -> Dataset:
     """At least `steps` steps of a uniformly random policy in memory, in episodes of `length` steps
     that start anywhere. Nothing about a task is read: give a world without goals."""
     episodes = -(-steps // length)

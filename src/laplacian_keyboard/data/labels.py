@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from laplacian_keyboard.data.dataset import Dataset
-from laplacian_keyboard.envs import point_maze, tasks
+from laplacian_keyboard.envs import item_collector, point_maze, tasks
 from laplacian_keyboard.envs.domains import (
     DMC,
     grid_goals,
@@ -59,6 +59,8 @@ def tasks_of(dataset: Dataset) -> tuple[str, ...]:
     if is_point_maze(domain):
         has_goal = domain == "point-maze" or len(point_maze_map(domain).goals)
         return ("goal",) if has_goal and dataset.physics is not None else ()
+    if domain == "item-collector":
+        return item_collector.TASKS if dataset.physics is not None else ()
     if domain not in DMC:
         return ("env",)
     if dataset.physics is not None:
@@ -81,6 +83,9 @@ def relabel(dataset: Dataset, task: str, rows: np.ndarray | None = None) -> np.n
         return _grid_labels(dataset, domain, task, rows)
     if is_point_maze(domain):
         return _point_maze_labels(dataset, domain, task, rows)
+    if domain == "item-collector":
+        counts = _physics(dataset, domain, rows)
+        return np.asarray(item_collector.label_inventory(counts, task), np.float32)
     if ":" in task:
         return find_reward(task)(np.asarray(dataset.observation[rows], np.float32))
     if domain not in DMC:
@@ -139,12 +144,16 @@ class _Watched(Mapping[str, float]):
 
 
 def _point_maze_labels(dataset: Dataset, domain: str, task: str, rows: np.ndarray) -> np.ndarray:
-    if dataset.physics is None:
-        raise UserError(f"{dataset.path} stores no physics, which every task of {domain} needs")
+    positions = _physics(dataset, domain, rows)
     goal = point_maze_goal(domain, task)
     assert goal is not None, "a task has a goal"
-    positions = np.asarray(dataset.physics[rows])
     return np.asarray(point_maze.label(point_maze_map(domain), goal, positions), np.float32)
+
+
+def _physics(dataset: Dataset, domain: str, rows: np.ndarray) -> np.ndarray:
+    if dataset.physics is None:
+        raise UserError(f"{dataset.path} stores no physics, which every task of {domain} needs")
+    return np.asarray(dataset.physics[rows])
 
 
 def _grid_labels(dataset: Dataset, domain: str, task: str, rows: np.ndarray) -> np.ndarray:

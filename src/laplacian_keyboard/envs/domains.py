@@ -4,11 +4,11 @@ from pathlib import Path
 
 from gymnasium.vector import VectorEnv
 
-from laplacian_keyboard.envs import point_maze
+from laplacian_keyboard.envs import item_collector, point_maze
 from laplacian_keyboard.envs.grid import GridMap, GridWorld, four_rooms
 from laplacian_keyboard.envs.gym import JaxVectorEnv
 from laplacian_keyboard.envs.item_collector import ItemCollector
-from laplacian_keyboard.types import UserError
+from laplacian_keyboard.types import UserError, World
 
 DOMAINS = (
     "four-rooms",
@@ -86,9 +86,7 @@ def make_vector_env(domain: str, task: str | None, num_envs: int) -> VectorEnv:
         return make_host(domain.removeprefix("gym:"), num_envs, task or "env")
     if is_point_maze(domain):
         return JaxVectorEnv(point_maze_world(domain, task), num_envs)
-    if domain == "item-collector":
-        return JaxVectorEnv(ItemCollector.for_task(task or "first:0"), num_envs)
-    return JaxVectorEnv(jax_world(domain, task), num_envs)
+    return JaxVectorEnv(discrete_world(domain, task), num_envs)
 
 
 def is_point_maze(domain: str) -> bool:
@@ -114,8 +112,20 @@ def point_maze_world(domain: str, task: str | None) -> point_maze.PointMaze:
     return point_maze.PointMaze.from_map(point_maze_map(domain), goal=goal)
 
 
+def is_walked(domain: str) -> bool:
+    """Whether a domain is a pure-JAX world with discrete actions."""
+    return is_grid(domain) or domain == "item-collector"
+
+
+def discrete_world(domain: str, task: str | None) -> World:
+    """The world of such a domain with a task's reward; with no task its reward means nothing."""
+    if domain == "item-collector":
+        return ItemCollector.for_task(task or item_collector.TASKS[0])
+    return jax_world(domain, task)
+
+
 def jax_world(domain: str, task: str | None, *, time_limit: int = 50) -> GridWorld:
-    """A pure-JAX world with a task's reward; with no task it has no reward and does not end."""
+    """A grid world with a task's reward; with no task it has no reward and does not end."""
     return GridWorld.from_map(
         grid_map(domain), goals=grid_goals(domain, task), time_limit=time_limit
     )

@@ -58,6 +58,8 @@ NUM_TYPES = 2
 TASKS = ("first:0", "first:1")
 """Which type is to be collected before the other."""
 WRONG_ORDER_REWARD = -1.0
+TIME_LIMIT = 50
+"""Steps of an episode."""
 LARGEST_SIZE = 16
 """Columns that fit into the bits of a row."""
 
@@ -90,7 +92,7 @@ class ItemCollector(eqx.Module):
         wrong_order_reward: float = WRONG_ORDER_REWARD,
         size: int = 10,
         num_items: int = 5,
-        time_limit: int = 50,
+        time_limit: int = TIME_LIMIT,
     ) -> "ItemCollector":
         """A world of `size x size` cells and `num_items` items of each type, with a task of
         `TASKS`. Without a task in mind take any: the items and moves do not depend on it."""
@@ -203,9 +205,29 @@ def label(
     obs: Any, next_obs: Any, task: str, *, wrong_order_reward: float = WRONG_ORDER_REWARD
 ) -> Any:
     """The task's rewards `(...,)` of stored transitions. NumPy or JAX."""
+    return _label(_count(obs), _count(next_obs), task, wrong_order_reward)
+
+
+def inventory(obs: np.ndarray) -> np.ndarray:
+    """What rewards are a function of, for the rows `(t, o)` of one episode: items of each type on
+    the board before the step that led to a row, then after it, `(t, 4)`. Nothing was taken before
+    the first row. Stored as the physics of a dataset, so that any row can be labelled by itself."""
+    after = _count(obs)
+    before = np.concatenate([after[:1], after[:-1]])
+    return np.concatenate([before, after], axis=1)
+
+
+def label_inventory(
+    counts: np.ndarray, task: str, *, wrong_order_reward: float = WRONG_ORDER_REWARD
+) -> np.ndarray:
+    """The task's rewards `(n,)` of rows with these inventories `(n, 4)`."""
+    before, after = np.split(np.asarray(counts, np.float32), 2, axis=-1)
+    return _label(before, after, task, wrong_order_reward)
+
+
+def _label(before: Any, after: Any, task: str, wrong_order_reward: float) -> Any:
     first = find_first(task)
-    first_left = _count(obs)[..., first] > 0
-    return _reward(collected(obs, next_obs), first_left, first, wrong_order_reward)
+    return _reward(before - after, before[..., first] > 0, first, wrong_order_reward)
 
 
 def _count(obs: Any) -> Any:

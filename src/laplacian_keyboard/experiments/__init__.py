@@ -21,6 +21,7 @@ EXPERIMENTS = {
     "behaviors": "film strips of single keys",
     "bases": "keyboards over every basis on the point-maze, zero-shot and composed",
     "continuous-options": "choices of the behaviors' training against zero-shot returns of a robot",
+    "item-collector": "the keyboard against a privileged option basis (OKB), where order matters",
     "coverage": "what each explorer reaches on the cheetah, as a table and a picture",
 }
 

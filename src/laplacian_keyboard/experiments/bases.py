@@ -30,7 +30,7 @@ DOMAIN = "point-maze"
 TASKS = ("goal", "goal:2,2", "goal:2,9")
 """Inside three of the four rooms."""
 NUM_KEYS = {"smoke": 2, "cpu": 5, "paper": 10}
-PLAYER_STEPS = {"smoke": 400, "cpu": 50_000, "paper": 200_000}
+PLAYER_STEPS = {"smoke": 400, "cpu": 20_000, "paper": 200_000}
 
 
 def run(

@@ -95,7 +95,9 @@ def zero_shot_cell(
 ) -> dict[str, Any]:
     """One keyboard, and its zero-shot returns on every task; kept in `out/BASIS-kK-SEED`."""
     folder, data = Path(out) / f"{basis}-k{k}-{seed}", load_dataset(dataset)
-    settings = presets.settings(preset, k, discrete=data.spec.discrete, basis=basis)
+    settings = presets.settings(
+        preset, k, discrete=data.spec.discrete, basis=basis, domain=data.domain or ""
+    )
     run = RunFolder(
         folder,
         {

@@ -59,6 +59,10 @@ class Config:
     """Fraction of w that are features of a state, the rest uniform on the sphere."""
     emphasis: float = 0.0
     """Extra weight c of the error along w; 0 is the paper's plain vector loss."""
+    changes: bool = False
+    """Collect the changes phi(s') - phi(s) instead of phi(s'). Ours. The sum telescopes, so that
+    the network holds (1 - gamma) psi - phi(s): the same behaviors in worlds without termination,
+    and nothing to learn about features that stay as they are."""
 
 
 class State(eqx.Module):
