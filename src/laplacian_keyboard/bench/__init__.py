@@ -15,6 +15,7 @@ from laplacian_keyboard.types import UserError
 BENCHMARKS = {
     "compose": "the player's loop beside its updates and MuJoCo alone",
     "envs": "environment steps a second, beside dm_control's own loop",
+    "play": "the page of lk play in a real browser: from key to frame, and hostile formulas",
 }
 
 
