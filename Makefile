@@ -3,18 +3,22 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint keyboards clean
+.PHONY: demo test lint browser keyboards clean
 
 demo: $(READY)
 	$(BIN)/lk demo
 
-test: $(READY) lint
+test: $(READY) lint browser
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+
+# The tests of `lk play` drive a real browser; where root can, it is installed.
+browser:
+	@.ci/browser
 
 # The keyboards that come with the package: collected, learned and made small, from nothing.
 SHIPPED := src/laplacian_keyboard/keyboards

@@ -19,6 +19,7 @@ from laplacian_keyboard.types import UserError
 _POSITIONAL = tyro.conf.Positional
 Domain: TypeAlias = Annotated[str, _POSITIONAL, tyro.conf.arg(metavar="DOMAIN")]
 Folder: TypeAlias = Annotated[str, _POSITIONAL, tyro.conf.arg(metavar="DATASET")]
+RunOrName: TypeAlias = Annotated[str | None, _POSITIONAL, tyro.conf.arg(metavar="[RUN_OR_NAME]")]
 Run: TypeAlias = Annotated[str, _POSITIONAL, tyro.conf.arg(metavar="RUN")]
 Source: TypeAlias = Annotated[str, _POSITIONAL, tyro.conf.arg(metavar="SOURCE")]
 Name: TypeAlias = Annotated[str, _POSITIONAL, tyro.conf.arg(metavar="NAME")]
@@ -457,6 +458,38 @@ def evaluate(
     _finish(result, json)
 
 
+def play(run: RunOrName = None, port: int = 8012, host: str = "127.0.0.1") -> None:
+    """Play a keyboard in the browser: every key is a behavior, and the body answers at once.
+
+    Args:
+        run: Folder of a keyboard or player, or the name of a shipped keyboard; without it, the
+            shipped ones are offered.
+        port: Port of the page.
+        host: Address to listen on. Anything but this machine's own lets others in: there is no
+            password.
+    """
+    from laplacian_keyboard.play.page import serve
+
+    serve(run or _choose_shipped(), host=host, port=port)
+
+
+def _choose_shipped() -> str:
+    """A keyboard that comes with the package: what a person at a terminal picks, or the first."""
+    from laplacian_keyboard.keyboard import shipped
+
+    names = shipped()
+    for number, name in enumerate(names, 1):
+        print(f"{number}  {name}")
+    if not sys.stdin.isatty() or len(names) == 1:
+        return names[0]
+    answer = input(f"Which one? [{names[0]}] ").strip() or names[0]
+    if answer.isdecimal() and 1 <= int(answer) <= len(names):
+        return names[int(answer) - 1]
+    if answer not in names:
+        raise UserError(f"no shipped keyboard {answer!r}: choose one of {', '.join(names)}")
+    return answer
+
+
 def export(run: Run, out: str, json: bool = False) -> None:
     """Write a keyboard as a small file to hand on: half precision, no psi, few states.
 
@@ -539,7 +572,8 @@ def bench(name: Name = "envs", json: bool = False) -> None:
 
     Args:
         name: envs: environment steps a second, beside dm_control. compose: the player's loop,
-            beside its updates and MuJoCo alone. item-collector: steps a second of this world.
+            beside its updates and MuJoCo alone. item-collector: steps a second of this world. play:
+            from key to frame in a real browser.
         json: Print one JSON object as the last line.
     """
     from laplacian_keyboard.bench import load_benchmark
@@ -614,6 +648,7 @@ COMMANDS = {
     "baseline td3": baseline_td3,
     "baseline fb": baseline_fb,
     "evaluate": evaluate,
+    "play": play,
     "export": export,
     "reproduce": reproduce,
     "report": report,

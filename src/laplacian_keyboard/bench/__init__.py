@@ -16,6 +16,7 @@ BENCHMARKS = {
     "compose": "the player's loop beside its updates and MuJoCo alone",
     "item-collector": "steps a second of Item-Collector, and of a player's loop in it",
     "envs": "environment steps a second, beside dm_control's own loop",
+    "play": "the page of lk play in a real browser: from key to frame, and hostile formulas",
 }
 
 

@@ -1,0 +1,1 @@
+"""`lk play`: the keyboard in the browser."""
