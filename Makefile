@@ -26,11 +26,12 @@ explorer-cheetah := babble
 explorer-walker := rnd
 explorer-quadruped := rnd
 explorer-point-maze := random
+steps-point-maze := 200000
 
 keyboards: $(foreach domain,cheetah walker quadruped point-maze,keyboard-$(domain))
 
 keyboard-%: $(READY)
-	$(BIN)/lk collect $* --explorer $(explorer-$*) --steps 500000 --out data/$*
+	$(BIN)/lk collect $* --explorer $(explorer-$*) --steps $(or $(steps-$*),500000) --out data/$*
 	$(BIN)/lk pretrain data/$* --k 10 --out runs/$*
 	$(BIN)/lk export runs/$* --out $(SHIPPED)/$*
 

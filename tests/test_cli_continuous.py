@@ -14,7 +14,7 @@ def test_shipped_keyboards_are_small_and_play_at_once(name):
     assert sum(path.stat().st_size for path in folder.iterdir()) < 1_000_000
     loaded = keyboard.Keyboard.load(name)
     assert loaded.config.domain == name and loaded.states is not None
-    task = {"cheetah": "walk_backward"}.get(name, "stand")
+    task = {"cheetah": "walk_backward", "point-maze": "goal"}.get(name, "stand")
     result = lk("zero-shot", name, "--task", task, "--episodes", 1, "--json").result
     assert result.keys() >= EVALUATION and len(result["w"]) == loaded.k
     assert 0 <= result["outside_span"] <= 1

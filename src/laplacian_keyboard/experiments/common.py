@@ -22,9 +22,9 @@ from laplacian_keyboard.pretraining import pretrain
 from laplacian_keyboard.stats import mean_interval
 
 DATA_STEPS = {"smoke": 4_000, "cpu": 500_000, "paper": 5_000_000}
-EXPLORER = {"quadruped": "babble+rnd"}
-"""Who collects the data; else babble. Babbling leaves a quadruped on its back, so half of its data
-is RND's, which rights itself."""
+EXPLORER = {"walker": "rnd", "quadruped": "rnd"}
+"""Who collects the data; else babble. Babbling leaves walker and quadruped on the ground; RND gets
+up."""
 ZERO_SHOT_EPISODES = 20
 ZERO_SHOT_SEED = 10_000
 
