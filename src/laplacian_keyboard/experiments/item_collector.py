@@ -198,15 +198,13 @@ def lk_entries(preset: str, out: str, k: int, seed: int, run: RunFolder) -> list
     for method, update, wrong in variants:
         inferred = infer(config, params, data, wrong)
         world = ItemCollector.for_task(TASK, wrong_order_reward=wrong)
-        chord = lambda keys, update=update, world=world, w=inferred.w: returns_of_chord(  # noqa: E731
-            update, params, world, w, keys
-        )
+        alone = partial(returns_of_chord, update, params, world, inferred.w)
         entries.append(
             {
                 "method": method,
                 "k": k,
                 "wrong_order_reward": wrong,
-                "zero_shot": final_return(chord),
+                "zero_shot": final_return(alone),
                 "outside_span": float(inferred.residual),
                 **learn_and_evaluate(settings, update, params, world, key_player, run, method),
             }
@@ -273,12 +271,11 @@ def learn_and_evaluate(
     stage = f"{method} {float(world.wrong_order_reward):g}"
     per_decision = settings.player_envs * update.config.t_term
     every = max(1, settings.player_steps // per_decision // CURVE_POINTS)
-    returns = lambda actor: (
-        lambda keys: returns_of_actor(  # noqa: E731
-            update, TIME_LIMIT, actor, params, world, keys
-        )
-    )
-    on_curve = lambda actor: float(returns(actor)(episodes(-1)).mean())  # noqa: E731
+
+    def returns(actor: MLP, keys: PRNGKeyArray) -> Any:
+        return returns_of_actor(update, TIME_LIMIT, actor, params, world, keys)
+
+    on_curve = lambda actor: float(returns(actor, episodes(-1)).mean())  # noqa: E731
     spec, k = update.keyboard.input_spec, update.keyboard.k
     untrained = init_player(update.config, spec, k, key=key).actor.params
     actor = kept(
@@ -303,7 +300,7 @@ def learn_and_evaluate(
     return {
         "steps": [0, *(n * per_decision for n in decisions)],
         "curve": [on_curve(untrained), *means],
-        "player": final_return(returns(actor)),
+        "player": final_return(partial(returns, actor)),
     }
 
 
