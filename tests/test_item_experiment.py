@@ -1,37 +1,57 @@
-"""The Item-Collector study at its smallest: it runs, resumes, draws, and sums up."""
+"""The Item-Collector study at its smallest: a cell runs and resumes; rows and figure sum up."""
 
 import json
 
 import pytest
 
+from laplacian_keyboard.checkpoint import RunFolder
 from laplacian_keyboard.experiments import common, item_collector
 from laplacian_keyboard.types import UserError
 
 
-def test_the_study_runs_resumes_and_sums_up(tmp_path, monkeypatch):
+def test_a_cell_of_the_laplacian_keyboard_runs_and_resumes(tmp_path, monkeypatch):
+    monkeypatch.setitem(item_collector.SIZES, "smoke", (2, 3))
+    monkeypatch.setattr(item_collector, "CURVE_EPISODES", 4)
+    result = item_collector.cell("smoke", str(tmp_path), "lk", 3, 0)
+    assert [entry["method"] for entry in result["entries"]] == ["LK-USFA", "LK-GPE&GPI"]
+    for entry in result["entries"]:
+        assert entry["steps"] == [80 * i for i in range(11)] and len(entry["curve"]) == 11
+        assert -5.0 <= entry["player"] <= 10.0 and 0.0 < entry["outside_span"] <= 1.0
+    monkeypatch.setattr(RunFolder, "finish", lambda *_: pytest.fail("run again"))
+    assert item_collector.cell("smoke", str(tmp_path), "lk", 3, 0) == result
+
+
+def entry(method, k, wrong, player):
+    return {
+        "method": method,
+        "k": k,
+        "wrong_order_reward": wrong,
+        "zero_shot": 1.0,
+        "player": player,
+        "steps": [0, 100],
+        "curve": [0.0, player],
+    }
+
+
+def test_rows_and_figure_sum_up_the_cells(tmp_path, monkeypatch):
+    def cell(preset, out, kind, k, seed):
+        methods = ("LK-USFA", "LK-GPE&GPI") if kind == "lk" else ("OKB",)
+        both = (-1.0, 0.0) if k in (0, 2) else (-1.0,)
+        return {"entries": [entry(m, k, wrong, k + seed) for m in methods for wrong in both]}
+
     in_turn = lambda f, arguments, done: [f(*a) for a in arguments]  # noqa: E731
     monkeypatch.setattr(common, "in_processes", in_turn)
-    monkeypatch.setitem(item_collector.SIZES, "smoke", (2,))
+    monkeypatch.setattr(item_collector, "basis_of", lambda *_: None)
+    monkeypatch.setattr(item_collector, "cell", cell)
     monkeypatch.setattr(item_collector, "REFERENCE_EPISODES", 50)
-    monkeypatch.setattr(item_collector, "CURVE_EPISODES", 8)
-    rows = item_collector.run("smoke", seeds=1, out=str(tmp_path))
-    found = [(row["method"], row.get("wrong_order_reward")) for row in rows]
-    assert found == [
-        ("LK-GPE&GPI", -1.0),
-        ("LK-USFA", -1.0),
-        ("OKB", -1.0),
-        ("LK-USFA", 0.0),
-        ("OKB", 0.0),
-        ("random", None),
-        ("greedy oracle", None),
-    ]
-    assert all(-5.0 <= row["player"] <= 10.0 for row in rows[:5])
-    assert rows[-1]["return_-1"] > 9.5 and abs(rows[-2]["return_-1"]) < 1.5
-    stored = json.loads((tmp_path / "cells.json").read_text())
-    curve = stored["cells"][0]["entries"][0]
-    assert len(curve["steps"]) == len(curve["curve"]) > 2 and curve["steps"][0] == 0
+    rows = item_collector.run("smoke", seeds=3, out=str(tmp_path))
+    usual = [(r["method"], r["k"]) for r in rows if r.get("wrong_order_reward") == -1.0]
+    assert usual == [(m, k) for m in ("LK-GPE&GPI", "LK-USFA") for k in (2, 3)] + [("OKB", 0)]
+    assert rows[1]["player"] == 4.0 and rows[1]["player_ci95"] == [3.0, 5.0]
+    assert rows[-1]["method"] == "greedy oracle" and rows[-1]["return_-1"] > 9.5
+    assert rows[-2]["method"] == "random" and abs(rows[-2]["return_-1"]) < 1.5
+    assert len(json.loads((tmp_path / "cells.json").read_text())["cells"]) == 9
     assert (tmp_path / "item-collector.png").read_bytes().startswith(b"\x89PNG")
-    assert item_collector.run("smoke", seeds=1, out=str(tmp_path)) == rows
 
 
 def test_an_unknown_preset_is_named(tmp_path):

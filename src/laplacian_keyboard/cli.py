@@ -414,6 +414,35 @@ def baseline_fb(
     pretrain(dataset, out, k=k, basis="fb", preset=preset, seed=seed, seeds=seeds, json=json)
 
 
+def baseline_okb(
+    out: str = "runs/okb",
+    preset: str = "cpu",
+    seed: int = 0,
+    json: bool = False,
+) -> None:
+    """Learn an option keyboard's basis and player for Item-Collector, whose reward features it is
+    given: what a keyboard without them is compared with.
+
+    Args:
+        out: Folder of the run; an interrupted run in it is resumed.
+        preset: smoke, cpu or paper.
+        seed: Seed of everything random.
+        json: Print one JSON object as the last line.
+    """
+    from laplacian_keyboard.experiments import item_collector
+
+    began = time.monotonic()
+    entries = item_collector.cell(preset, out, "okb", 0, seed)["entries"]
+    first = entries[0]
+    result = {"task": item_collector.TASK, "return_mean": first["player"], "entries": entries}
+    if not json:
+        print(
+            f"{result['task']}: return {first['player']:.3g} with {len(first['behaviors'])} "
+            f"behaviors ({time.monotonic() - began:.0f} s), in {out}"
+        )
+    _finish({**result, "seconds": round(time.monotonic() - began, 1)}, json)
+
+
 def evaluate(
     run: Run,
     task: str,
@@ -647,6 +676,7 @@ COMMANDS = {
     "compose": compose,
     "baseline td3": baseline_td3,
     "baseline fb": baseline_fb,
+    "baseline okb": baseline_okb,
     "evaluate": evaluate,
     "play": play,
     "export": export,

@@ -23,7 +23,6 @@ from jax import Array
 from jaxtyping import Float, Int, PRNGKeyArray
 
 from laplacian_keyboard.nets import MLP
-from laplacian_keyboard.successor import discrete
 from laplacian_keyboard.successor.weights import to_sphere
 
 
@@ -36,10 +35,11 @@ def successor_features(
     network: MLP, obs: Float[Array, "*b o"], behaviors: Float[Array, "n k"]
 ) -> Float[Array, "*b n a k"]:
     """psi of every action under each of the behaviors, all in one batch."""
-    n, k = behaviors.shape
-    batch = obs.shape[:-1]
-    every_obs = jnp.broadcast_to(obs[..., None, :], (*batch, n, obs.shape[-1]))
-    return discrete.psi(network, every_obs, jnp.broadcast_to(behaviors, (*batch, n, k)))
+    first, size = network.layers[0], obs.shape[-1]
+    # The first layer is linear: what it makes of an observation serves all behaviors.
+    of_obs, of_behaviors = obs @ first.weight[:size], behaviors @ first.weight[size:]
+    outputs = network.after_first(of_obs[..., None, :] + of_behaviors + first.bias)
+    return outputs.reshape(*outputs.shape[:-1], -1, behaviors.shape[-1])
 
 
 def evaluate(psi: Float[Array, "*b n a k"], w: Float[Array, "*b k"]) -> Float[Array, "*b n a"]:

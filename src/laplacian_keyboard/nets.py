@@ -57,11 +57,13 @@ class MLP(eqx.Module):
         self.norm = norm
 
     def __call__(self, x: Float[Array, "*b i"]) -> Float[Array, "*b o"]:
-        *hidden, head = self.layers
-        for layer in hidden:
-            x = layer(x)
-            x = jax.nn.relu(layer_norm(x) if self.norm else x)
-        return head(x)
+        return self.after_first(self.layers[0](x))
+
+    def after_first(self, x: Float[Array, "*b h"]) -> Float[Array, "*b o"]:
+        """The rest of the network, from the outputs of its first layer."""
+        for layer in self.layers[1:]:
+            x = layer(jax.nn.relu(layer_norm(x) if self.norm else x))
+        return x
 
 
 class Branch(eqx.Module):

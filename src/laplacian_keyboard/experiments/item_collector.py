@@ -205,15 +205,13 @@ def lk_entries(preset: str, out: str, k: int, seed: int, run: RunFolder) -> list
     for method, update, wrong in variants:
         inferred = infer(config, params, data, wrong)
         world = ItemCollector.for_task(TASK, wrong_order_reward=wrong)
-        chord = lambda keys, update=update, world=world, w=inferred.w: returns_of_chord(  # noqa: E731
-            update, params, world, w, keys
-        )
+        alone = partial(returns_of_chord, update, params, world, inferred.w)
         entries.append(
             {
                 "method": method,
                 "k": k,
                 "wrong_order_reward": wrong,
-                "zero_shot": final_return(chord),
+                "zero_shot": final_return(alone),
                 "outside_span": float(inferred.residual),
                 **learn_and_evaluate(settings, update, params, world, key_player, run, method),
             }
