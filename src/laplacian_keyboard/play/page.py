@@ -532,6 +532,7 @@ def _require_free(host: str, port: int) -> None:
 
 def serve(run: str, *, host: str = "127.0.0.1", port: int = 8012, preset: str = "cpu") -> None:
     """Serve the page of a keyboard until interrupted."""
+    _require_free(host, port)
     instrument = Instrument.load(run)
     # A world that cannot be shown is a mistake now, and not in the browser; and what a key needs
     # is compiled before somebody waits for it.
