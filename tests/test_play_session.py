@@ -241,9 +241,11 @@ def test_the_learning_curve_is_read_while_it_is_written(tmp_path):
 
 def test_a_lesson_that_fails_says_why(tmp_path):
     lesson = Lesson(str(tmp_path / "nothing"), "goal", 100, out=tmp_path / "out")
-    lesson._process.wait(timeout=120)
-    assert not lesson.finished and "holds no keyboard" in lesson.complaint()
-    lesson.stop()
+    try:
+        lesson._process.wait(timeout=600)
+        assert not lesson.finished and "holds no keyboard" in lesson.complaint()
+    finally:
+        lesson.stop()
 
 
 def test_a_busy_port_and_odd_ones_are_clear_mistakes(capsys):

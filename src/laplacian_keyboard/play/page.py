@@ -303,7 +303,7 @@ class Page:
 
     def _build_chords(self) -> None:
         with self.gui.add_folder("Saved chords", expand_by_default=False):
-            saved = self.gui.add_dropdown("Chord", (NONE,))
+            saved: viser.GuiDropdownHandle[str] = self.gui.add_dropdown("Chord", [str(NONE)])
             name = self.gui.add_text("Name", "")
             actions = self.gui.add_button_group("", ("Save", "Forget"))
 
@@ -412,10 +412,12 @@ class Page:
         session = self.session
         self._bars.content = bars(session.w, player=session.player is not None)
         for sign, (row, names) in self._rows.items():
-            row.options = tuple(
+            labels = tuple(
                 f"{LIT} {name}" if sign * weight > 0 else name
                 for name, weight in zip(names, session.chord, strict=True)
             )
+            if labels != row.options:
+                row.options = labels
         for slider, weight in zip(self._sliders, session.chord, strict=True):
             slider.value = float(weight)
         self._player.value = session.player is not None
@@ -533,6 +535,7 @@ def _require_free(host: str, port: int) -> None:
 
 def serve(run: str, *, host: str = "127.0.0.1", port: int = 8012, preset: str = "cpu") -> None:
     """Serve the page of a keyboard until interrupted."""
+    _require_free(host, port)
     instrument = Instrument.load(run)
     # A world that cannot be shown is a mistake now, and not in the browser; and what a key needs
     # is compiled before somebody waits for it.
