@@ -722,6 +722,11 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _parse(arguments: list[str]) -> partial[None]:
     """The command with its arguments, not yet run. What is wrong with them is a UserError."""
+    if arguments:
+        prefix = f"{arguments[0]} "
+        second = [name.removeprefix(prefix) for name in COMMANDS if name.startswith(prefix)]
+        if second:
+            raise UserError(f"lk {arguments[0]} is followed by one of: {', '.join(second)}")
 
     def later(command: Any) -> Any:
         # `wraps` shows tyro the command's own signature and docstring.
