@@ -584,6 +584,40 @@ def reproduce(
     _finish(result, json)
 
 
+def sweep(
+    file: Annotated[str, _POSITIONAL, tyro.conf.arg(metavar="FILE")],
+    workers: int | None = None,
+    dry_run: bool = False,
+    json: bool = False,
+) -> None:
+    """Run the product of settings, seeds and tasks that a TOML file describes.
+
+    Args:
+        file: out = "FOLDER"; a [grid] with a list of values for each setting; and, in the order
+            they are to run, [[run]] entries with a name and an lk command, both with settings
+            in braces: name = "k{k}-{seed}", command = "pretrain data/x --k {k} --seed {seed}".
+        workers: Runs at a time, a core each; by default as many as there are cores.
+        dry_run: Only print the commands, and which of them are finished.
+        json: Print one JSON object as the last line.
+    """
+    from laplacian_keyboard.sweep import read_sweep, run_sweep
+
+    if workers is not None and workers < 1:
+        raise UserError(f"--workers must be at least 1, not {workers}")
+    described = read_sweep(file)
+    if dry_run:
+        for job in described.jobs:
+            print(f"{'done   ' if job.is_done else 'to do  '} lk {' '.join(job.arguments)}")
+        return
+    result = run_sweep(described, workers=workers)
+    if not json:
+        for name, what in result["runs"].items():
+            print(f"{name:<40} {what}")
+    _finish(result, json)
+    if result["failed"]:
+        raise UserError(f"{result['failed']} of {len(result['runs'])} runs are not finished")
+
+
 def report(folder: Annotated[str, _POSITIONAL, tyro.conf.arg(metavar="DIR")]) -> None:
     """Write one page with the tables and learning curves of every run below a folder.
 
@@ -681,6 +715,7 @@ COMMANDS = {
     "play": play,
     "export": export,
     "reproduce": reproduce,
+    "sweep": sweep,
     "report": report,
     "bench": bench,
 }

@@ -1,0 +1,90 @@
+"""`lk sweep`: the product of settings, idempotent; real runs in real processes."""
+
+import json
+from pathlib import Path
+
+import pytest
+from test_cli import lk
+
+from laplacian_keyboard.sweep import Job, read_sweep, run_job
+from laplacian_keyboard.types import UserError
+
+GRID = """
+out = "{out}"
+[grid]
+k = [1, 2]
+seed = [0]
+goal = ["goal:1,1", "goal:9,9"]
+[[run]]
+name = "keyboard-k{{k}}-{{seed}}"
+command = "pretrain {data} --k {{k}} --seed {{seed}} --preset smoke"
+[[run]]
+name = "players/k{{k}}-{{seed}}-{{goal}}"
+command = "compose {{out}}/keyboard-k{{k}}-{{seed}} --task {{goal}} --preset smoke --steps 64"
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "grid.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_run_for_each_combination_of_what_its_name_mentions(tmp_path):
+    sweep = read_sweep(write(tmp_path, GRID.format(out="here", data="data")))
+    first, second = sweep.stages
+    assert [job.name for job in first] == ["keyboard-k1-0", "keyboard-k2-0"]
+    assert first[1].arguments == (
+        *("pretrain", "data", "--k", "2", "--seed", "0", "--preset", "smoke"),
+        *("--out", "here/keyboard-k2-0"),
+    )
+    assert len(second) == 4 and second[3].arguments[1:4] == (
+        *("here/keyboard-k2-0", "--task", "goal:9,9"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (('out = "here"', "out = 3"), "out must name a folder"),
+        (("seed = [0]", "seed = 0"), "a list of values"),
+        (("seed = [0]", "speed = [0]"), r"\{seed\} is not in \[grid\]"),
+        (("keyboard-k{k}-{seed}", "keyboard-{seed}"), "not in the name"),
+        (("keyboard-k{k}-{seed}", "{k.__class__}{seed}"), "in braces"),
+        (("keyboard-k{k}-{seed}", "../{k}{seed}"), "leads out of"),
+        (("keyboard-k{k}-{seed}", "{k"), "expected '}'"),
+        (("[[run]]\nname", "[[walk]]\nname"), "unknown walk"),
+        (('out = "here"', "out ="), "not valid TOML"),
+        (("k = [1, 2]", "k = [1, 1]"), "two runs are named"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_named(tmp_path, change, message):
+    text = GRID.format(out="here", data="data").replace(*change)
+    with pytest.raises(UserError, match=message):
+        read_sweep(write(tmp_path, text))
+
+
+def test_a_sweep_runs_everything_once_and_reports_failures(tmp_path, monkeypatch):
+    data, out = tmp_path / "data", tmp_path / "out"
+    lk("collect", "four-rooms", "--steps", 20_000, "--out", data)
+    text = GRID.format(out=out, data=data).replace("k = [1, 2]", "k = [2]")
+    text = text.replace('["goal:1,1", "goal:9,9"]', '["goal:9,9", "goal:0,0"]')
+    path = write(tmp_path, text)
+    outcome = lk("sweep", path, "--workers", 1, "--json")
+    assert outcome.code == 2, "a goal inside a wall cannot be learned"
+    result = json.loads((out / "sweep.json").read_text())
+    assert result["runs"]["keyboard-k2-0"] == "finished"
+    assert result["runs"]["players/k2-0-goal:9,9"] == "finished"
+    assert result["runs"]["players/k2-0-goal:0,0"].startswith("lk: ")
+    keyboard = out / "keyboard-k2-0" / "keyboard.safetensors"
+    made = keyboard.stat().st_mtime_ns
+    lk("sweep", path, "--workers", 1)
+    assert keyboard.stat().st_mtime_ns == made, "what is finished is not repeated"
+    shown = lk("sweep", path, "--dry-run").out
+    assert shown.count("done ") == 2 and shown.count("to do") == 1
+
+
+def test_a_job_that_fails_says_why(tmp_path):
+    job = Job("x", ("pretrain", "nowhere", "--out", str(tmp_path / "x")), str(tmp_path / "x"))
+    assert "nowhere" in run_job(job)
+    assert "nowhere" in (tmp_path / "x.log").read_text()
