@@ -634,9 +634,10 @@ def bench(name: Name = "envs", json: bool = False) -> None:
     """Measure speed: ratios within one run, medians of repeats.
 
     Args:
-        name: envs: environment steps a second, beside dm_control. compose: the player's loop,
-            beside its updates and MuJoCo alone. item-collector: steps a second of this world. play:
-            from key to frame in a real browser.
+        name: envs: environment steps a second, beside dm_control. update: gradient steps of every
+            learner, as a fraction of the machine's peak. compose: the player's loop, beside its
+            updates and MuJoCo alone. item-collector: steps a second of this world. play: from key
+            to frame in a real browser.
         json: Print one JSON object as the last line.
     """
     from laplacian_keyboard.bench import load_benchmark

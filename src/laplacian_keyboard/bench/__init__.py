@@ -15,6 +15,7 @@ from laplacian_keyboard.types import UserError
 BENCHMARKS = {
     "compose": "the player's loop beside its updates and MuJoCo alone",
     "item-collector": "steps a second of Item-Collector, and of a player's loop in it",
+    "update": "gradient steps of every learner, as a fraction of the machine's peak",
     "envs": "environment steps a second, beside dm_control's own loop",
     "play": "the page of lk play in a real browser: from key to frame, and hostile formulas",
 }
