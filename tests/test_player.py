@@ -31,10 +31,22 @@ def test_target_takes_the_smaller_of_both_critics():
     state, batch = td3.init(CONFIG, SPEC, key=jax.random.key(0)), make_batch()
     y = td3.target(CONFIG, state.actor.params, state.critic.params, batch, key=jax.random.key(1))
     action = jnp.tanh(state.actor.params(batch.next_obs))
-    values = td3.q_values(state.critic.params, batch.next_obs, action)
+    values = td3.q_values(CONFIG, state.critic.params, batch.next_obs, action)
     assert values.shape == (2, 6) and not np.allclose(values[0], values[1])
     expected = batch.reward + batch.discount * np.minimum(values[0], values[1])
     np.testing.assert_allclose(y, expected, rtol=1e-5)
+
+
+def test_critics_may_see_the_direction_of_an_action_alone():
+    state, batch = td3.init(CONFIG, SPEC, key=jax.random.key(0)), make_batch()
+    config = dataclasses.replace(CONFIG, critic_sees="direction")
+    values = lambda scale: td3.q_values(  # noqa: E731
+        config, state.critic.params, batch.obs, scale * batch.action
+    )
+    np.testing.assert_allclose(values(0.1), values(1.0), rtol=1e-4, atol=1e-5)
+    longest = batch.action * (2.0**0.5 / jnp.linalg.norm(batch.action, axis=-1, keepdims=True))
+    plain = td3.q_values(CONFIG, state.critic.params, batch.obs, longest)
+    np.testing.assert_allclose(values(1.0), plain, rtol=1e-4, atol=1e-5)
 
 
 def test_target_noise_is_clipped():

@@ -275,7 +275,8 @@ def _items_cpu(k: int) -> Settings:
             random_fraction=0.1,
             capacity=100_000,
             td3=td3.Config(
-                hidden=(256, 256),
+                hidden=(128, 128),
+                layer_norm=True,
                 batch_size=128,
                 actor_step_size=3e-4,
                 critic_step_size=1e-3,
@@ -283,11 +284,12 @@ def _items_cpu(k: int) -> Settings:
                 policy_delay=2,
                 policy_noise=0.1,
                 exploration_noise=0.2,
+                critic_sees="direction",
             ),
         ),
-        player_steps=100_000,
-        player_envs=16,
-        player_updates=8,
+        player_steps=200_000,
+        player_envs=32,
+        player_updates=16,
     )
 
 

@@ -13,7 +13,9 @@ steps, 0 after a termination. So the same core learns a flat agent and, over cho
 | tau | tau | rate of the slow copies |
 """
 
+import math
 from dataclasses import dataclass
+from typing import Literal
 
 import equinox as eqx
 import jax
@@ -50,6 +52,10 @@ class Config:
     """That noise stays within plus and minus this."""
     exploration_noise: float = 0.1
     """Standard deviation of the noise on actions while exploring."""
+    critic_sees: Literal["direction"] | None = None
+    """What the critics see of an action: all of it (None), or its direction, for actions whose
+    length means nothing, such as chords. Ours: critics of the whole action let every entry whose
+    effect is lost in noise drift to plus or minus 1, where it takes its share of the chord."""
 
 
 class State(eqx.Module):
@@ -96,9 +102,12 @@ def act(
 
 
 def q_values(
-    critic: MLP, obs: Float[Array, "*b o"], action: Float[Array, "*b m"]
+    config: Config, critic: MLP, obs: Float[Array, "*b o"], action: Float[Array, "*b m"]
 ) -> Float[Array, "2 *b"]:
     """Both critics' values."""
+    if config.critic_sees == "direction":
+        length = jnp.sqrt(jnp.sum(jnp.square(action), axis=-1, keepdims=True) + 1e-12)
+        action = action * (math.sqrt(action.shape[-1]) / length)
     inputs = jnp.concatenate([obs, action], axis=-1)
     return jax.vmap(lambda network: network(inputs)[..., 0])(critic)
 
@@ -111,14 +120,15 @@ def target(
     noise = config.policy_noise * jax.random.normal(key, action.shape)
     noise = jnp.clip(noise, -config.policy_noise_clip, config.policy_noise_clip)
     action = jnp.clip(action + noise, -1.0, 1.0)
-    return batch.reward + batch.discount * jnp.min(q_values(critic, batch.next_obs, action), axis=0)
+    values = q_values(config, critic, batch.next_obs, action)
+    return batch.reward + batch.discount * jnp.min(values, axis=0)
 
 
 def critic_loss(
-    critic: MLP, batch: Transition, y: Float[Array, "b"]
+    critic: MLP, config: Config, batch: Transition, y: Float[Array, "b"]
 ) -> tuple[Float[Array, ""], Metrics]:
     """Squared error of both critics against y."""
-    values = q_values(critic, batch.obs, batch.action)
+    values = q_values(config, critic, batch.obs, batch.action)
     loss = jnp.sum(jnp.mean(jnp.square(values - y), axis=-1))
     return loss, {"td3/critic_loss": loss, "td3/value": jnp.mean(values)}
 
@@ -128,7 +138,7 @@ def actor_loss(
 ) -> tuple[Float[Array, ""], Metrics]:
     """`-mean Q_1(s, mu(s))`."""
     first = jax.tree.map(lambda x: x[:1], critic)
-    value = jnp.mean(q_values(first, obs, act(config, actor, obs)))
+    value = jnp.mean(q_values(config, first, obs, act(config, actor, obs)))
     return -value, {"td3/actor_value": value}
 
 
@@ -137,7 +147,7 @@ def update(
 ) -> tuple[State, Metrics]:
     """One critic step, and an actor step when it is due."""
     y = target(config, state.actor.target, state.critic.target, batch, key=key)  # type: ignore[arg-type]
-    gradient, metrics = jax.grad(critic_loss, has_aux=True)(state.critic.params, batch, y)
+    gradient, metrics = jax.grad(critic_loss, has_aux=True)(state.critic.params, config, batch, y)
     critic = state.critic.step(gradient, adam(config.critic_step_size), config.tau)
 
     def improve(actor: Learner[MLP]) -> Learner[MLP]:
