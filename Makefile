@@ -9,7 +9,7 @@ demo: $(READY)
 	$(BIN)/lk demo
 
 test: $(READY) lint browser
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 25
 
 lint: $(READY)
 	$(BIN)/ruff check .

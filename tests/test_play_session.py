@@ -279,7 +279,8 @@ def test_without_the_extra_it_is_named(monkeypatch, capsys):
 def test_without_a_name_the_shipped_keyboards_are_offered(monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: False))
     assert cli._choose_shipped() == shipped()[0]
-    assert all(name in capsys.readouterr().out for name in shipped())
+    offered = capsys.readouterr().out
+    assert all(name in offered for name in shipped())
 
 
 def test_worlds_that_cannot_be_shown_are_named():

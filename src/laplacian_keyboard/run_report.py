@@ -208,18 +208,18 @@ def _correlations(page: Page, run: Run) -> None:
 
 
 def _behaviors(page: Page, run: Run) -> None:
-    films = film_keys(run.keyboard)
+    domain, films = run.domain, film_keys(run.keyboard)
     how = "Above, the time; below, the way travelled; faint, the moments before."
-    if _is_map(run.domain):
+    if _is_map(domain):
         how = f"Paths from {MAP_STARTS} starts; faint is earlier."
     page.picture(
-        to_png(film_strip(run.domain, films)),
+        to_png(film_strip(domain, films)),
         f"The behaviors of single keys: each raises (+) or lowers (-) one feature. {how}",
     )
-    if run.domain in DMC:
+    if domain in DMC:
         from laplacian_keyboard.envs.dmc import quantities_from_physics
 
-        seen = {name: quantities_from_physics(run.domain, film) for name, film in films.items()}
+        seen = {name: quantities_from_physics(domain, film) for name, film in films.items()}
         header = [name.replace("_", " ") for name in next(iter(seen.values()))]
         rows = [
             [name.strip("$"), *(f"{np.mean(values):.2f}" for values in each.values())]
