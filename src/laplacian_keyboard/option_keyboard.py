@@ -70,7 +70,7 @@ class Settings:
 
 def settings_of(preset: str, domain: str) -> Settings:
     """The Laplacian keyboard's settings in the domain, shared out: all behaviors of a full basis
-    learn as long as that keyboard's, a meta-policy of linear tasks a tenth as long as its player.
+    learn as long as that keyboard's, a meta-policy of linear tasks a quarter as long as its player.
     """
     shared = presets.settings(preset, 2, discrete=True, domain=domain)
     assert isinstance(shared.successor, discrete.Config)
@@ -80,7 +80,7 @@ def settings_of(preset: str, domain: str) -> Settings:
         successor=dataclasses.replace(shared.successor, num_steps=0, changes=False),
         successor_steps=-(-shared.successor_steps // most),
         player=shared.player,
-        linear_steps=-(-shared.player_steps // 10),
+        linear_steps=-(-shared.player_steps // 4),
         player_envs=shared.player_envs,
         player_updates=shared.player_updates,
     )

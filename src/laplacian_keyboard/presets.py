@@ -244,7 +244,7 @@ def _items_smoke(k: int) -> Settings:
 
 def _items_cpu(k: int) -> Settings:
     """Item-Collector in minutes on one core; the choices are measured in docs/item-collector.md."""
-    basis_steps, successor_steps = 3_000, 10_000
+    basis_steps, successor_steps = 3_000, 18_000
     return Settings(
         normalise=True,
         basis=laplacian.Config(
@@ -273,7 +273,7 @@ def _items_cpu(k: int) -> Settings:
             gamma=0.95,
             warmup=5_000,
             random_fraction=0.1,
-            capacity=100_000,
+            capacity=20_000,
             td3=td3.Config(
                 hidden=(128, 128),
                 layer_norm=True,
@@ -287,7 +287,7 @@ def _items_cpu(k: int) -> Settings:
                 critic_sees="direction",
             ),
         ),
-        player_steps=160_000,
+        player_steps=80_000,
         player_envs=32,
         player_updates=16,
     )
