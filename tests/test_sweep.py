@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from test_cli import lk
 
+from laplacian_keyboard import sweep as sweeping
 from laplacian_keyboard.sweep import Job, read_sweep, run_job
 from laplacian_keyboard.types import UserError
 
@@ -64,24 +65,43 @@ def test_what_is_wrong_with_a_file_is_named(tmp_path, change, message):
         read_sweep(write(tmp_path, text))
 
 
-def test_a_sweep_runs_everything_once_and_reports_failures(tmp_path, monkeypatch):
-    data, out = tmp_path / "data", tmp_path / "out"
-    lk("collect", "four-rooms", "--steps", 20_000, "--out", data)
-    text = GRID.format(out=out, data=data).replace("k = [1, 2]", "k = [2]")
-    text = text.replace('["goal:1,1", "goal:9,9"]', '["goal:9,9", "goal:0,0"]')
-    path = write(tmp_path, text)
+COLLECT = """
+out = "{out}"
+[grid]
+domain = ["four-rooms", "nowhere"]
+seed = [0, 1]
+[[run]]
+name = "{{domain}}-{{seed}}"
+command = "collect {{domain}} --steps 2000 --seed {{seed}}"
+"""
+
+
+def test_a_sweep_runs_everything_once_and_reports_failures(tmp_path):
+    out = tmp_path / "out"
+    path = write(tmp_path, COLLECT.format(out=out))
     outcome = lk("sweep", path, "--workers", 1, "--json")
-    assert outcome.code == 2, "a goal inside a wall cannot be learned"
-    result = json.loads((out / "sweep.json").read_text())
-    assert result["runs"]["keyboard-k2-0"] == "finished"
-    assert result["runs"]["players/k2-0-goal:9,9"] == "finished"
-    assert result["runs"]["players/k2-0-goal:0,0"].startswith("lk: ")
-    keyboard = out / "keyboard-k2-0" / "keyboard.safetensors"
-    made = keyboard.stat().st_mtime_ns
-    lk("sweep", path, "--workers", 1)
-    assert keyboard.stat().st_mtime_ns == made, "what is finished is not repeated"
-    shown = lk("sweep", path, "--dry-run").out
-    assert shown.count("done ") == 2 and shown.count("to do") == 1
+    assert outcome.code == 2 and "2 of 4 runs are not finished" in outcome.messages[-1]
+    result = json.loads((out / "sweep.json").read_text())["runs"]
+    assert result["four-rooms-0"] == result["four-rooms-1"] == "finished"
+    assert result["nowhere-0"].startswith("lk: unknown domain 'nowhere'")
+    assert (out / "four-rooms-0" / "dataset.json").exists()
+    assert "unknown domain" in (out / "nowhere-1.log").read_text()
+
+
+def test_what_is_finished_is_not_repeated(tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    path = write(tmp_path, COLLECT.format(out=out).replace(', "nowhere"', ""))
+    for seed in (0, 1):
+        (out / f"four-rooms-{seed}").mkdir(parents=True)
+    (out / "four-rooms-0" / "done").touch()
+    (out / "four-rooms-1" / "dataset.json").write_text('{"complete": true}')
+    begun: list[int] = []
+    monkeypatch.setattr(
+        sweeping, "in_processes", lambda function, jobs, **_: begun.append(len(jobs)) or []
+    )
+    assert lk("sweep", path, "--json").result["failed"] == 0
+    assert begun == [0]
+    assert lk("sweep", path, "--dry-run").out.count("done ") == 2
 
 
 def test_a_job_that_fails_says_why(tmp_path):

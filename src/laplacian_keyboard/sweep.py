@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from laplacian_keyboard.checkpoint import write_json
+from laplacian_keyboard.checkpoint import read_json, write_json
 from laplacian_keyboard.files import write_atomically
 from laplacian_keyboard.log import progress
 from laplacian_keyboard.parallel import in_processes
@@ -50,8 +50,10 @@ class Job:
 
     @property
     def is_done(self) -> bool:
-        """Whether its folder holds a finished run."""
-        return (Path(self.folder) / "done").exists()
+        """Whether its folder holds a finished run, or a whole dataset."""
+        dataset = Path(self.folder) / "dataset.json"
+        whole = dataset.exists() and read_json(dataset).get("complete", False)
+        return whole or (Path(self.folder) / "done").exists()
 
 
 @dataclass(frozen=True)
