@@ -275,7 +275,7 @@ def test_the_actor_climbs_the_smaller_head():
     batch, w = make_batch()
     actor, critic = state.successor.actor.params, state.successor.critic.params
     values = np.sum(critic(batch.obs, actor(batch.obs, w), w) * w, axis=-1)
-    found = fb.actor_loss(actor, critic, batch.obs, w)
+    found = continuous.actor_loss(actor, critic, CONTINUOUS, batch.obs, w)
     np.testing.assert_allclose(found, -np.minimum(*values).mean(), rtol=1e-4)
     assert (values[0] < values[1]).any() and (values[0] > values[1]).any()
 

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from laplacian_keyboard.envs.grid import MOVES, GridMap
+from laplacian_keyboard.stats import mean_interval
 
 WALL, AGENT, GOAL = "#3b4252", "#d8572a", "#2a9d4b"
 DIVERGING, SEQUENTIAL = "RdBu_r", "viridis"
@@ -83,6 +84,29 @@ def _bare(axes: Axes, title: str) -> None:
     for spine in axes.spines.values():
         spine.set_visible(False)
     axes.set_title(title, fontsize=9)
+
+
+def draw_interval(
+    axes: Axes, steps: Any, returns: Any, *, label: str, color: str | None = None
+) -> tuple[Any, np.ndarray]:
+    """Means of `returns[step]` over the steps, shaded by their 95 % bootstrap intervals; returns
+    the curve's colour and the means."""
+    rng = np.random.default_rng(0)
+    estimates = [mean_interval(np.asarray(each), rng=rng) for each in returns]
+    means = np.array([mean for mean, _ in estimates])
+    low, high = np.transpose([interval for _, interval in estimates])
+    (line,) = axes.plot(steps, means, lw=1.8, label=label, color=color)
+    axes.fill_between(steps, low, high, color=line.get_color(), alpha=0.2, lw=0)
+    return line.get_color(), means
+
+
+def panels(count: int, *, cell: tuple[float, float]) -> tuple[Figure, list[Axes]]:
+    """A figure with `count` panels, at most four in a row."""
+    columns = min(count, 4)
+    figure, axes = new_figure(-(-count // columns), columns, cell=cell)
+    for one in axes.flat[count:]:
+        one.set_visible(False)
+    return figure, list(axes.flat[:count])
 
 
 def draw_curves(

@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from laplacian_keyboard.checkpoint import read_json
-from laplacian_keyboard.figures import new_figure, to_png
+from laplacian_keyboard.figures import draw_interval, panels, to_png
 from laplacian_keyboard.files import write_atomically
 from laplacian_keyboard.report import Page
 from laplacian_keyboard.stats import mean_interval
@@ -176,18 +176,12 @@ def _grouped(curves: list[Curve]) -> list[tuple[Curve, np.ndarray]]:
 def draw_curves(curves: list[Curve]) -> Figure:
     """A panel for each world and task."""
     titles = list(dict.fromkeys(curve.title for curve in curves))
-    columns = min(4, len(titles))
-    figure, axes = new_figure(-(-len(titles) // columns), columns, cell=(3.3, 2.6))
-    for one in axes.flat[len(titles) :]:
-        one.set_visible(False)
-    panels = dict(zip(titles, axes.flat, strict=False))
+    figure, axes = panels(len(titles), cell=(3.3, 2.6))
+    panel_of = dict(zip(titles, axes, strict=True))
     for first, returns in _grouped(curves):
-        one, steps = panels[first.title], first.steps[: returns.shape[1]]
-        estimates = [mean_interval(each, rng=np.random.default_rng(0)) for each in returns.T]
-        (line,) = one.plot(steps, [mean for mean, _ in estimates], lw=1.6, label=first.name)
-        low, high = np.transpose([interval for _, interval in estimates])
-        one.fill_between(steps, low, high, color=line.get_color(), alpha=0.2, lw=0)
-    for title, one in panels.items():
+        steps = first.steps[: returns.shape[1]]
+        draw_interval(panel_of[first.title], steps, returns.T, label=first.name)
+    for title, one in panel_of.items():
         one.set_title(title, fontsize=9)
         one.tick_params(labelsize=7)
         one.grid(alpha=0.25)

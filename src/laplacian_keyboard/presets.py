@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from laplacian_keyboard import player, successor
 from laplacian_keyboard.baselines import forward_backward, td3
 from laplacian_keyboard.bases import hilp, lap, laplacian, random_features, registry
+from laplacian_keyboard.explore.backbone import BACKBONE
 from laplacian_keyboard.successor import continuous
 from laplacian_keyboard.successor import discrete as discrete_successor
 from laplacian_keyboard.types import UserError
@@ -75,18 +76,7 @@ def flat(name: str) -> tuple[player.Config, int]:
                 t_term=1,
                 gamma=0.99,
                 warmup=4_000,
-                td3=td3.Config(
-                    hidden=(1024, 1024),
-                    layer_norm=True,
-                    batch_size=1024,
-                    actor_step_size=1e-4,
-                    critic_step_size=1e-4,
-                    tau=0.01,
-                    policy_delay=1,
-                    policy_noise=0.2,
-                    policy_noise_clip=0.3,
-                    exploration_noise=0.2,
-                ),
+                td3=BACKBONE,  # ExORL's agent has the settings of URLB's
             ),
             200_000,
         ),
@@ -115,6 +105,8 @@ def _small_basis(settings: Settings, name: str) -> Settings:
     successor = dataclasses.replace(settings.successor, num_steps=steps, emphasis=0.0)
     if isinstance(successor, discrete_successor.Config):
         successor = dataclasses.replace(successor, changes=False)
+    else:
+        successor = dataclasses.replace(successor, climb="smaller")
     return dataclasses.replace(
         settings,
         basis=config,

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,12 +60,15 @@ class SuccessorUpdate:
         self, state: Any, data: tuple[Experience, registry.Encoder], key: PRNGKeyArray
     ) -> tuple[Any, Metrics]:
         experience, encoder = data
-        batch, next_phi, w, key = _tasks(self.basis, self.config, encoder, experience, key)
+        batch, goals, key_w, key_update = _sample(self.config, experience, key)
+        phi = partial(registry.module_of(self.basis).phi, self.basis, encoder)
+        # One pass over both: two small products would leave the cores idle.
+        next_phi, goal_phi = jnp.split(phi(jnp.concatenate([batch.next_obs, goals])), 2)
         if getattr(self.config, "changes", False):
-            phi = registry.module_of(self.basis).phi
-            next_phi = next_phi - phi(self.basis, encoder, batch.obs)
+            next_phi = next_phi - phi(batch.obs)
+        w = sample_weights(goal_phi, goal_fraction=self.config.goal_fraction, key=key_w)
         learner = successor.module_of(self.config)
-        return learner.update(self.config, state, batch, next_phi, w, key=key)
+        return learner.update(self.config, state, batch, next_phi, w, key=key_update)
 
 
 @dataclass(frozen=True)
@@ -77,27 +81,20 @@ class ForwardBackwardUpdate:
     def __call__(
         self, state: forward_backward.State, data: Experience, key: PRNGKeyArray
     ) -> tuple[forward_backward.State, Metrics]:
-        encoder = forward_backward.encoder(state)
-        batch, _, w, key = _tasks(self.basis, self.config, encoder, data, key)
-        return forward_backward.update(self.basis, self.config, state, batch, w, key=key)
+        batch, goals, key_w, key_update = _sample(self.config, data, key)
+        goal_phi = forward_backward.phi(self.basis, forward_backward.encoder(state), goals)
+        w = sample_weights(goal_phi, goal_fraction=self.config.goal_fraction, key=key_w)
+        return forward_backward.update(self.basis, self.config, state, batch, w, key=key_update)
 
 
-def _tasks(
-    basis: registry.Config,
-    config: successor.Config,
-    encoder: registry.Encoder,
-    experience: Experience,
-    key: PRNGKeyArray,
-) -> tuple[Transition, Any, Any, PRNGKeyArray]:
-    """A batch of transitions, phi of the states they reach, a task for each, and a key for more."""
+def _sample(
+    config: successor.Config, experience: Experience, key: PRNGKeyArray
+) -> tuple[Transition, Any, PRNGKeyArray, PRNGKeyArray]:
+    """Transitions, as many states to take tasks from, and keys for the tasks and the update."""
     key_batch, key_goal, key_w, key_update = jax.random.split(key, 4)
-    count = config.batch_size
-    batch = sample_transitions(experience, count, key=key_batch)
-    goals = sample_observations(experience, count, key=key_goal)
-    phi = registry.module_of(basis).phi
-    next_phi, goal_phi = jnp.split(phi(basis, encoder, jnp.concatenate([batch.next_obs, goals])), 2)
-    w = sample_weights(goal_phi, goal_fraction=config.goal_fraction, key=key_w)
-    return batch, next_phi, w, key_update
+    batch = sample_transitions(experience, config.batch_size, key=key_batch)
+    goals = sample_observations(experience, config.batch_size, key=key_goal)
+    return batch, goals, key_w, key_update
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
-from laplacian_keyboard.figures import DIVERGING, new_figure
-from laplacian_keyboard.stats import mean_interval
+from laplacian_keyboard.figures import DIVERGING, draw_interval, new_figure, panels
 
 RAISED, LOWERED = "#b2404f", "#3f74ac"
 """Weights above and below zero, as in the maps."""
@@ -55,7 +54,7 @@ def correlation_map(values: NDArray[Any], quantities: Sequence[str]) -> Figure:
 
 def weight_bars(weights: Mapping[str, tuple[ArrayLike, float]]) -> Figure:
     """The weights `(k,)` of every task, and the fraction of its reward inside the span."""
-    figure, axes = _panels(len(weights), cell=(2.6, 2.2))
+    figure, axes = panels(len(weights), cell=(2.6, 2.2))
     limit = 1.05 * max(float(np.max(np.abs(w))) for w, _ in weights.values())
     for one, (task, (w, inside)) in zip(axes, weights.items(), strict=True):
         w = np.asarray(w)
@@ -81,19 +80,11 @@ def learning_curve(
     figure, axes = new_figure(1, 1, cell=(7.0, 3.0))
     one = axes[0, 0]
     for player in range(len(returns[0])):
-        estimates = [
-            mean_interval(np.array(each[player]), rng=np.random.default_rng(0)) for each in returns
-        ]
-        means, (low, high) = (
-            [mean for mean, _ in estimates],
-            np.transpose([i for _, i in estimates]),
-        )
         name = "player" if len(returns[0]) == 1 else f"player {player + 1}"
-        (line,) = one.plot(steps, means, lw=1.8, label=name)
-        one.fill_between(steps, low, high, color=line.get_color(), alpha=0.2, lw=0)
+        colour, means = draw_interval(one, steps, [each[player] for each in returns], label=name)
         if steps[0] == 0:
             untrained = "untrained" if player == 0 else None
-            one.plot(0, means[0], "o", color=line.get_color(), ms=6, label=untrained)
+            one.plot(0, means[0], "o", color=colour, ms=6, label=untrained)
     if zero_shot is not None:
         one.axhline(zero_shot, color="black", ls="--", lw=1.2, label="zero-shot")
     _tidy(one, xlabel=xlabel, ylabel="return of an episode")
@@ -125,22 +116,13 @@ def chord_map(chords: NDArray[Any], t_term: int) -> Figure:
 
 def metric_panels(metrics: Mapping[str, tuple[Sequence[int], Sequence[Any]]]) -> Figure:
     """Steps and values of every metric, one panel each; values may be numbers or one a seed."""
-    figure, axes = _panels(len(metrics), cell=(2.5, 1.9))
+    figure, axes = panels(len(metrics), cell=(2.5, 1.9))
     for one, (name, (steps, values)) in zip(axes, metrics.items(), strict=True):
         marker = "o" if len(steps) == 1 else ""  # a single point makes no line
         columns = np.array(values, float).reshape(len(steps), -1)
         one.plot(steps, columns, marker=marker, ms=4, lw=1.4)
         _tidy(one, title=name.replace("/", ": ").replace("_", " "))
     return figure
-
-
-def _panels(count: int, *, cell: tuple[float, float]) -> tuple[Figure, list[Axes]]:
-    """A figure with `count` panels, at most four in a row."""
-    columns = min(count, 4)
-    figure, axes = new_figure(-(-count // columns), columns, cell=cell)
-    for one in axes.flat[count:]:
-        one.set_visible(False)
-    return figure, list(axes.flat[:count])
 
 
 def _ticks(count: int) -> range:

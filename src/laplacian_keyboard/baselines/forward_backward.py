@@ -13,7 +13,8 @@ the value of every reward, and behavior w is the best one for the reward whose w
              + c [mean_{i != j} (B(s'_i) . B(s'_j))^2 - 2 mean_i |B(s'_i)|^2]
              + e sum_heads mean_i (F(s_i, a_i, w_i) . w_i - q_i)^2 / k
                  with q_i = (B_slow(s'_i) + gamma F_slow(s'_i, a'_i, w_i)) . w_i, heads as above
-      pi <- ascend min_heads F(s, pi(s, w), w) . w
+      pi <- ascend F(s, pi(s, w), w) . w of the head the successor config names; its default,
+            the smaller one, is the reference
     a task: w = mean r(s') B(s'), scaled to the sphere
 
 | symbol | here | meaning |
@@ -188,12 +189,7 @@ def next_forward(
         return _of_action(discrete.psi(state.network.target, batch.next_obs, w), action)[None]
     assert isinstance(successor, continuous.Config)
     assert state.actor.target is not None and state.critic.target is not None
-    action = state.actor.target(batch.next_obs, w)
-    if successor.policy_noise:
-        assert key is not None, "noise on target actions needs a key"
-        noise = successor.policy_noise * jax.random.normal(key, action.shape)
-        noise = jnp.clip(noise, -continuous.NOISE_CLIP, continuous.NOISE_CLIP)
-        action = jnp.clip(action + noise, -1.0, 1.0)
+    action = continuous.next_action(successor, state.actor.target, batch.next_obs, w, key=key)
     return state.critic.target(batch.next_obs, action, w)
 
 
@@ -221,17 +217,6 @@ def loss(
         "fb/value": jnp.mean(values),
         "fb/value_error": jnp.sqrt(jnp.mean(along_w)),
     }
-
-
-def actor_loss(
-    actor: continuous.Actor,
-    critic: continuous.Critic,
-    obs: Float[Array, "b o"],
-    w: Float[Array, "b k"],
-) -> Float[Array, ""]:
-    """`-mean min_heads F(s, pi(s, w), w) . w`."""
-    values = jnp.sum(critic(obs, actor(obs, w), w) * w, axis=-1)
-    return -jnp.mean(jnp.min(values, axis=0))
 
 
 def update(
@@ -262,19 +247,9 @@ def update(
         return State(backward, discrete.State(network, before.step + 1)), metrics
 
     assert isinstance(before, continuous.State)
-    actor_optimiser, critic_optimiser = continuous.optimisers(successor)
+    _, critic_optimiser = continuous.optimisers(successor)
     critic = learner.step(gradient[0], critic_optimiser, successor.tau)
-
-    def improve(actor: Learner[continuous.Actor]) -> Learner[continuous.Actor]:
-        gradient = jax.grad(actor_loss)(actor.params, critic.params, batch.obs, w)
-        return actor.step(gradient, actor_optimiser, successor.tau)
-
-    if successor.policy_delay == 1:
-        actor = improve(before.actor)
-    else:
-        is_due = before.step % successor.policy_delay == 0
-        actor = jax.lax.cond(is_due, improve, lambda actor: actor, before.actor)
-    return State(backward, continuous.State(actor, critic, before.step + 1)), metrics
+    return State(backward, continuous.climb(successor, before, critic, batch.obs, w)), metrics
 
 
 def _of_action(values: Float[Array, "b a k"], action: Array) -> Float[Array, "b k"]:

@@ -99,6 +99,7 @@ def _learners(width: int, batch: int) -> dict[str, tuple[Callable[[Any, Any], An
     behaviors = continuous.Config(network="plain", hidden=hidden, climb="first")
     choices, flat = discrete.Config(hidden=hidden), dataclasses.replace(TD3, hidden=hidden)
     pair = forward_backward.Config(K, hidden=hidden)
+    beside = dataclasses.replace(behaviors, climb="smaller")
     return {
         "laplacian": (
             lambda s, key: laplacian.update(basis, s, pairs)[0],
@@ -121,8 +122,8 @@ def _learners(width: int, batch: int) -> dict[str, tuple[Callable[[Any, Any], An
             td3.init(flat, spec, key=next(keys)),
         ),
         "forward_backward": (
-            lambda s, key: forward_backward.update(pair, behaviors, s, steps(move), w, key=key)[0],
-            forward_backward.init(pair, behaviors, spec, key=next(keys)),
+            lambda s, key: forward_backward.update(pair, beside, s, steps(move), w, key=key)[0],
+            forward_backward.init(pair, beside, spec, key=next(keys)),
         ),
     }
 

@@ -4,15 +4,14 @@ from pathlib import Path
 from typing import Any
 
 from laplacian_keyboard.data.dataset import load_dataset
-from laplacian_keyboard.envs.domains import DMC
 from laplacian_keyboard.experiments import paper
 from laplacian_keyboard.experiments.common import (
     data_for,
     over_seeds,
+    require_robot,
     with_progress,
     zero_shot_cell,
 )
-from laplacian_keyboard.types import UserError
 
 SIZES = {"smoke": (1, 2), "cpu": (1, 3, 10), "paper": (1, 2, 3, 5, 10, 20, 50)}
 EXPLORERS = {"smoke": ("babble",), "cpu": ("babble", "rnd"), "paper": ("aps", "proto", "rnd")}
@@ -26,8 +25,7 @@ def run(
     dataset: str = "",
 ) -> list[dict[str, Any]]:
     """One row for each explorer, k and task. With a `dataset` of the user's own, only that."""
-    if domain not in DMC:
-        raise UserError(f"basis-size runs on {', '.join(DMC)}, not {domain!r}")
+    require_robot("basis-size", domain)
     folder = Path(out) / domain
     if dataset:
         named = {load_dataset(dataset).description.get("explorer", "given"): dataset}
@@ -48,18 +46,10 @@ def run(
             chosen = [r for r in results if (r["explorer"], r["k"]) == (explorer, k)]
             for task in chosen[0]["returns"]:
                 returns = over_seeds([r["returns"][task] for r in chosen])
-                published = _published(explorer, domain, task, k)
+                published = paper.table("basis-size").find(
+                    explorer=explorer, domain=domain, task=task, k=k
+                )
                 rows.append(
                     {"explorer": explorer, "k": k, "task": task, **returns, "paper": published}
                 )
     return rows
-
-
-def _published(explorer: str, domain: str, task: str, k: int) -> float | None:
-    """The paper's figure, where it has one."""
-    try:
-        return (
-            paper.table("basis-size").value(explorer=explorer, domain=domain, task=task, k=k).mean
-        )
-    except UserError:
-        return None

@@ -7,16 +7,12 @@ import numpy as np
 
 from laplacian_keyboard.data.dataset import load_dataset
 from laplacian_keyboard.envs.dmc import quantities_from_physics
-from laplacian_keyboard.envs.domains import DMC
-from laplacian_keyboard.experiments.common import data_for
+from laplacian_keyboard.experiments.common import NUM_KEYS, data_for, require_robot
 from laplacian_keyboard.figures import to_png
 from laplacian_keyboard.files import write_atomically
 from laplacian_keyboard.film import film_strip
 from laplacian_keyboard.pretraining import pretrain
 from laplacian_keyboard.run_report import film_keys
-from laplacian_keyboard.types import UserError
-
-NUM_KEYS = {"smoke": 2, "cpu": 10, "paper": 50}
 
 
 def run(
@@ -28,8 +24,7 @@ def run(
 ) -> list[dict[str, Any]]:
     """One row for each seed and key of +-e_1 to +-e_3: means of physical quantities over its film.
     The film strips go to `out`."""
-    if domain not in DMC:
-        raise UserError(f"behaviors runs on {', '.join(DMC)}, not {domain!r}")
+    require_robot("behaviors", domain)
     folder = Path(out) / domain
     data = load_dataset(data_for(domain, preset, folder / "data", dataset=dataset))
     rows = []

@@ -20,13 +20,22 @@ from laplacian_keyboard.log import progress
 from laplacian_keyboard.parallel import in_processes
 from laplacian_keyboard.pretraining import pretrain
 from laplacian_keyboard.stats import mean_interval
+from laplacian_keyboard.types import UserError
 
 DATA_STEPS = {"smoke": 4_000, "cpu": 500_000, "paper": 5_000_000}
 EXPLORER = {"walker": "rnd", "quadruped": "rnd"}
 """Who collects the data; else babble. Babbling leaves walker and quadruped on the ground; RND gets
 up."""
+NUM_KEYS = {"smoke": 2, "cpu": 10, "paper": 50}
+"""Keys of the robots' keyboards, where an experiment does not compare sizes."""
 ZERO_SHOT_EPISODES = 20
 ZERO_SHOT_SEED = 10_000
+
+
+def require_robot(experiment: str, domain: str) -> None:
+    """Refuse a domain that is not a robot."""
+    if domain not in DMC:
+        raise UserError(f"{experiment} runs on {', '.join(DMC)}, not {domain!r}")
 
 
 def data_for(

@@ -20,7 +20,7 @@ from laplacian_keyboard.bases import laplacian
 from laplacian_keyboard.checkpoint import RunFolder, load_arrays, write_json
 from laplacian_keyboard.data.dataset import Dataset, load_dataset
 from laplacian_keyboard.data.labels import sample_states
-from laplacian_keyboard.envs.domains import ANGLES, DMC
+from laplacian_keyboard.envs.domains import ANGLES
 from laplacian_keyboard.envs.tasks import tasks_of
 from laplacian_keyboard.evaluate import episode_returns
 from laplacian_keyboard.experiments.common import (
@@ -29,6 +29,7 @@ from laplacian_keyboard.experiments.common import (
     ChordOfEach,
     data_for,
     env_of_each,
+    require_robot,
     with_progress,
 )
 from laplacian_keyboard.host_loop import EVALUATE_EPISODES, Table, learn_players
@@ -48,7 +49,6 @@ from laplacian_keyboard.pretraining import (
     prepare_experience,
 )
 from laplacian_keyboard.stats import mean_interval
-from laplacian_keyboard.types import UserError
 
 SIZES = (1, 3, 10)
 CHECKPOINTS = 10
@@ -64,8 +64,7 @@ def run(
 ) -> list[dict[str, Any]]:
     """One row for each k and task: means and intervals over seeds. `dataset` is a folder of the
     user's own; without it one is collected."""
-    if domain not in DMC:
-        raise UserError(f"hierarchy runs on {', '.join(DMC)}, not {domain!r}")
+    require_robot("hierarchy", domain)
     folder = Path(out) / domain
     dataset = data_for(domain, preset, folder / "data", dataset=dataset)
     largest, places = max(sizes), (dataset, preset, str(folder))

@@ -46,7 +46,7 @@ from laplacian_keyboard.envs.item_collector import (
 )
 from laplacian_keyboard.envs.item_references import greedy
 from laplacian_keyboard.experiments.common import with_progress
-from laplacian_keyboard.figures import new_figure, to_png
+from laplacian_keyboard.figures import draw_interval, new_figure, to_png
 from laplacian_keyboard.files import write_atomically
 from laplacian_keyboard.keyboard import (
     KeyboardConfig,
@@ -393,7 +393,7 @@ def draw(entries: list[dict[str, Any]], references: dict[str, dict[str, float]])
     forms = ("LK-USFA", "LK-GPE&GPI")
     figure, axes = new_figure(1, len(forms), cell=(5.0, 3.8))
     colours = ("#8ecae6", "#219ebc", "#023047", "#5e548e", "#9f86c0")
-    groups, generator = grouped(entries), np.random.default_rng(0)
+    groups = grouped(entries)
     usual = {which[:2]: group for which, group in groups.items() if which[2] == WRONG_ORDER_REWARD}
     for panel, form in zip(axes[0], forms, strict=True):
         shown = [which for which in usual if which[0] in (form, "OKB")]
@@ -403,11 +403,7 @@ def draw(entries: list[dict[str, Any]], references: dict[str, dict[str, float]])
             colour = "#d8572a" if method == "OKB" else colours[sizes.index(k) % len(colours)]
             name = method if method == "OKB" else f"{method}, k = {k}"
             curves = np.array([entry["curve"] for entry in group])
-            bands = [mean_interval(column, rng=generator) for column in curves.T]
-            steps = group[0]["steps"]
-            panel.plot(steps, [mean for mean, _ in bands], color=colour, lw=1.8, label=name)
-            low, high = zip(*(interval for _, interval in bands), strict=True)
-            panel.fill_between(steps, low, high, color=colour, alpha=0.15, lw=0)
+            draw_interval(panel, group[0]["steps"], curves.T, label=name, color=colour)
             if method != "OKB":
                 alone = np.mean([entry["zero_shot"] for entry in group])
                 panel.axhline(alone, color=colour, ls="--", lw=1.2)

@@ -66,6 +66,13 @@ class Table:
             raise UserError(f"the paper's table {self.name} has no entry for {', '.join(key)}")
         return self.values[key]
 
+    def find(self, **labels: Any) -> float | None:
+        """The mean with these labels, or None where the paper has no such entry."""
+        try:
+            return self.value(**labels).mean
+        except UserError:
+            return None
+
     def labels(self, axis: str) -> tuple[str, ...]:
         """The labels along an axis, in the table's order."""
         index = self.axes.index(axis)

@@ -7,14 +7,13 @@ import numpy as np
 
 from laplacian_keyboard.data.dataset import load_dataset
 from laplacian_keyboard.data.labels import tasks_of
-from laplacian_keyboard.experiments.common import data_for
+from laplacian_keyboard.experiments.common import NUM_KEYS, data_for
 from laplacian_keyboard.figures import to_png
 from laplacian_keyboard.files import write_atomically
 from laplacian_keyboard.pretraining import pretrain
 from laplacian_keyboard.run_figures import weight_bars
 
 DOMAIN = "quadruped"
-NUM_KEYS = {"smoke": 2, "cpu": 10, "paper": 50}
 
 
 def run(

@@ -16,8 +16,6 @@ from laplacian_keyboard.experiments import hierarchy, paper
 from laplacian_keyboard.experiments.common import over_seeds, with_progress
 from laplacian_keyboard.flat import train_flat
 from laplacian_keyboard.host_loop import EVALUATE_EPISODES
-from laplacian_keyboard.stats import mean_interval
-from laplacian_keyboard.types import UserError
 
 FLAT_PRESET = {"smoke": "smoke", "cpu": "cleanrl", "paper": "cleanrl"}
 PAPER_EXPLORER = "aps"
@@ -79,7 +77,9 @@ def _row(
         "td3_area": over_seeds(theirs),
         "td3_final": over_seeds([cell["final"] for cell in flat if cell["task"] == task]),
         **ratio_interval(ours, theirs),
-        "paper_ratio": _published(domain, task, k),
+        "paper_ratio": paper.table("auc-ratio").find(
+            explorer=PAPER_EXPLORER, domain=domain, task=task, k=k
+        ),
     }
 
 
@@ -88,14 +88,6 @@ def ratio_interval(ours: list[float], theirs: list[float]) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     resample = lambda values: rng.choice(values, (10_000, len(values))).mean(axis=1)  # noqa: E731
     ratios = resample(ours) / np.maximum(resample(theirs), 1e-9)
-    ratio = mean_interval(np.array(ours), rng=rng)[0] / max(float(np.mean(theirs)), 1e-9)
+    ratio = float(np.mean(ours)) / max(float(np.mean(theirs)), 1e-9)
     low, high = np.percentile(ratios, [2.5, 97.5])
     return {"ratio": round(ratio, 2), "ratio_ci95": [round(float(low), 2), round(float(high), 2)]}
-
-
-def _published(domain: str, task: str, k: int) -> float | None:
-    try:
-        table = paper.table("auc-ratio")
-        return table.value(explorer=PAPER_EXPLORER, domain=domain, task=task, k=k).mean
-    except UserError:
-        return None

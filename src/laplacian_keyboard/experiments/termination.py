@@ -12,6 +12,7 @@ from laplacian_keyboard.data.dataset import load_dataset
 from laplacian_keyboard.envs.tasks import tasks_of
 from laplacian_keyboard.experiments import paper
 from laplacian_keyboard.experiments.common import (
+    NUM_KEYS,
     data_for,
     env_of_each,
     over_seeds,
@@ -22,7 +23,6 @@ from laplacian_keyboard.pretraining import pretrain
 
 DOMAIN = "cheetah"
 HORIZONS = (5, 10, 15)
-NUM_KEYS = {"smoke": 2, "cpu": 10, "paper": 50}
 PAPER_EVALUATIONS = 20
 """The paper's figures are sums over this many evaluations; ours are means."""
 

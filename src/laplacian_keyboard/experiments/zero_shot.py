@@ -7,18 +7,17 @@ rewards on the same states. Evaluated at the last checkpoint, 20 episodes a task
 from pathlib import Path
 from typing import Any
 
-from laplacian_keyboard.envs.domains import DMC
 from laplacian_keyboard.experiments import paper
 from laplacian_keyboard.experiments.common import (
+    NUM_KEYS,
     data_for,
     over_seeds,
+    require_robot,
     with_progress,
     zero_shot_cell,
 )
-from laplacian_keyboard.types import UserError
 
 METHODS = ("laplacian", "fb")
-NUM_KEYS = {"smoke": 2, "cpu": 10, "paper": 50}
 
 
 def run(
@@ -30,8 +29,7 @@ def run(
 ) -> list[dict[str, Any]]:
     """One row for each task: both methods' returns, and the paper's (k = 50, mean over its three
     datasets, although its caption says APS)."""
-    if domain not in DMC:
-        raise UserError(f"zero-shot runs on {', '.join(DMC)}, not {domain!r}")
+    require_robot("zero-shot", domain)
     folder, k = Path(out) / domain, NUM_KEYS[preset]
     dataset = data_for(domain, preset, folder / "data", dataset=dataset)
     places = (dataset, preset, str(folder))

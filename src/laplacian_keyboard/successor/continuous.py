@@ -207,6 +207,24 @@ def act(
     return behaviors.actor(obs, w)
 
 
+def next_action(
+    config: Config,
+    actor: Actor,
+    obs: Float[Array, "b o"],
+    w: Float[Array, "b k"],
+    *,
+    key: PRNGKeyArray | None = None,
+) -> Float[Array, "b m"]:
+    """`pi(s', w)` in a target, with noise if the config has any."""
+    action = actor(obs, w)
+    if not config.policy_noise:
+        return action
+    assert key is not None, "noise on target actions needs a key"
+    noise = config.policy_noise * jax.random.normal(key, action.shape)
+    noise = jnp.clip(noise, -NOISE_CLIP, NOISE_CLIP)
+    return jnp.clip(action + noise, -1.0, 1.0)
+
+
 def target(
     config: Config,
     actor: Actor,
@@ -218,11 +236,7 @@ def target(
     key: PRNGKeyArray,
 ) -> Float[Array, "b k"]:
     """`phi(s') + gamma psi_j(s', pi(s', w), w)`, j the head that promises less along w (eq. 4)."""
-    action = actor(batch.next_obs, w)
-    if config.policy_noise:
-        noise = config.policy_noise * jax.random.normal(key, action.shape)
-        noise = jnp.clip(noise, -NOISE_CLIP, NOISE_CLIP)
-        action = jnp.clip(action + noise, -1.0, 1.0)
+    action = next_action(config, actor, batch.next_obs, w, key=key)
     first, second = critic(batch.next_obs, action, w)
     first_is_less = jnp.sum((first - second) * w, axis=-1, keepdims=True) < 0
     careful = jnp.where(first_is_less, first, second)
@@ -258,6 +272,28 @@ def actor_loss(
     return -jnp.mean(jnp.min(values, axis=0))
 
 
+def climb(
+    config: Config,
+    state: State,
+    critic: Learner[Critic],
+    obs: Float[Array, "b o"],
+    w: Float[Array, "b k"],
+) -> State:
+    """The state after a critic step, with an actor step on the new critic when it is due."""
+    actor_optimiser, _ = optimisers(config)
+
+    def improve(actor: Learner[Actor]) -> Learner[Actor]:
+        gradient = jax.grad(actor_loss)(actor.params, critic.params, config, obs, w)
+        return actor.step(gradient, actor_optimiser, config.tau)
+
+    if config.policy_delay == 1:
+        actor = improve(state.actor)
+    else:
+        is_due = state.step % config.policy_delay == 0
+        actor = jax.lax.cond(is_due, improve, lambda actor: actor, state.actor)
+    return State(actor, critic, state.step + 1)
+
+
 def update(
     config: Config,
     state: State,
@@ -268,21 +304,11 @@ def update(
     key: PRNGKeyArray,
 ) -> tuple[State, Metrics]:
     """One critic step for the given weights, and an actor step when it is due."""
-    actor_optimiser, critic_optimiser = optimisers(config)
+    _, critic_optimiser = optimisers(config)
     slow_actor, slow_critic = state.actor.target, state.critic.target
     y = target(config, slow_actor, slow_critic, batch, next_phi, w, key=key)  # type: ignore[arg-type]
     gradient, metrics = jax.grad(critic_loss, has_aux=True)(
         state.critic.params, config, batch, w, y
     )
     critic = state.critic.step(gradient, critic_optimiser, config.tau)
-
-    def improve(actor: Learner[Actor]) -> Learner[Actor]:
-        gradient = jax.grad(actor_loss)(actor.params, critic.params, config, batch.obs, w)
-        return actor.step(gradient, actor_optimiser, config.tau)
-
-    if config.policy_delay == 1:
-        actor = improve(state.actor)
-    else:
-        is_due = state.step % config.policy_delay == 0
-        actor = jax.lax.cond(is_due, improve, lambda actor: actor, state.actor)
-    return State(actor, critic, state.step + 1), metrics
+    return climb(config, state, critic, batch.obs, w), metrics
