@@ -103,6 +103,14 @@ def test_of_equal_values_the_first_is_kept():
     assert okb.undominated(values[:1]).tolist() == [0]
 
 
+def test_values_that_hide_each_other_do_not_all_go():
+    """Each leads by less than the tolerance while the others are there."""
+    values = np.array([[0.0, 0.09], [0.045, 0.045], [0.09, 0.0]])
+    kept = okb.undominated(values, tolerance=0.05)
+    lines = np.linspace(0.0, 1.0, 101)[:, None] * [1.0, -1.0] + [0.0, 1.0]
+    assert (okb.surface(values, lines) - okb.surface(values[kept], lines)).max() <= 0.05
+
+
 @settings(max_examples=15, deadline=None)
 @given(problems)
 def test_linear_support_finds_exactly_the_coverage_set(problem):

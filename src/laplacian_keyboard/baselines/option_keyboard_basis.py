@@ -130,11 +130,18 @@ def undominated(values: np.ndarray, *, tolerance: float = TOLERANCE) -> np.ndarr
     """The indices of the values that are better than all others for some w; of equal ones the
     first. For each, a linear program looks for the w where its lead is largest."""
     values = np.asarray(values, np.float64)
-    kept: list[int] = []
+    distinct: list[int] = []
     for i, value in enumerate(values):
-        if all(np.abs(value - values[j]).max() > tolerance for j in kept):
-            kept.append(i)
-    return np.array([i for i in kept if _lead(values, i, kept) > tolerance], int)
+        if all(np.abs(value - values[j]).max() > tolerance for j in distinct):
+            distinct.append(i)
+    kept = [i for i in distinct if _lead(values, i, distinct) > tolerance]
+    # Some lead nowhere only because of each other: as many of them stay as are needed.
+    while left := [i for i in distinct if i not in kept]:
+        leads = [_lead(values, i, kept) for i in left]
+        if max(leads) <= tolerance:
+            break
+        kept.append(left[int(np.argmax(leads))])
+    return np.array(sorted(kept), int)
 
 
 def _lead(values: np.ndarray, i: int, among: Sequence[int]) -> float:
