@@ -22,7 +22,7 @@ from laplacian_keyboard.gather import gather
 from laplacian_keyboard.host_loop import Curve, Stretches, Table, learn_players
 from laplacian_keyboard.keyboard import Keyboard, Player
 from laplacian_keyboard.presets import settings
-from laplacian_keyboard.types import UserError
+from laplacian_keyboard.types import Transition, UserError
 
 K = 2
 CONFIG = settings("smoke", K, discrete=False).player
@@ -140,6 +140,7 @@ def test_a_player_that_diverges_names_the_quantity_and_the_step(keyboard, tmp_pa
     real = host_loop._learn
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(host_loop, "_learn", poisoned)
+        patch.setattr(host_loop, "calls_of", host_loop.Calls)
         with pytest.raises(UserError, match=r"chord is nan .* between steps 0 and .* kept in"):
             learn(keyboard, ["walk"], tmp_path / "run")
 
@@ -157,6 +158,7 @@ def test_stretches_are_cut_by_the_end_of_an_episode():
     stretches.add(np.array([1.0, 4.0]), no, no, seen)
     ended, kept = stretches.collect(2)
     np.testing.assert_array_equal(kept, [[False, False, True], [False, True, False]])
+    ended = Transition(*ended)
     np.testing.assert_allclose(ended.reward[kept], [1.75, 1.5])
     np.testing.assert_allclose(ended.discount[kept], [0.125, 0.0])
     np.testing.assert_array_equal(ended.next_obs[1, 1], [7.0])

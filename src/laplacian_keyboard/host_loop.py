@@ -3,9 +3,9 @@
 Several of them, for several tasks or seeds, learn side by side:
 
     for each stretch of t_term steps, in all environments:
-      where a behavior has ended, its player chooses a new chord      one call for all players
       act, step                                                       one call for all environments
-      store what ended; as many updates as steps were made            one call for all players
+      store what ended; as many updates as steps were made;           one call for all players
+        each player chooses its next chord
     every 10,000 steps: evaluate, log, checkpoint, begin new episodes
 
 What the players know changes only when behaviors end, so updating once for a whole stretch is the
@@ -15,6 +15,7 @@ is a player whose stretches are one step long and whose chords are the actions.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -91,17 +92,23 @@ def start_learning(table: Table, keys: PRNGKeyArray) -> Learning:
     return jax.vmap(one, out_axes=ONE_A_PLAYER)(keys)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@dataclass(frozen=True)
+class Choice:
+    """What exploring players see, their outputs and chords, and the first actions of these,
+    `(players * envs, ...)` each."""
+
+    inputs: Any
+    u: Any
+    w: Any
+    action: Any
+
+
+jax.tree_util.register_dataclass(Choice)
+
+
 def _choose(
-    table: Table,
-    at_random: bool,
-    actors: Any,
-    params: Any,
-    obs: Any,
-    keys: PRNGKeyArray,
-    step: Any,
-) -> tuple[Array, Array, Array]:
-    """What exploring players see, their outputs and chords, `(players * envs, ...)` each."""
+    table: Table, at_random: bool, actors: Any, params: Any, obs: Any, keys: PRNGKeyArray, step: Any
+) -> Choice:
     inputs = table.prepare(table.keyboard, params, obs)
 
     def one(actor: Any, inputs: Array, key: PRNGKeyArray) -> Array:
@@ -116,24 +123,20 @@ def _choose(
 
     grouped = inputs.reshape(len(keys), -1, inputs.shape[-1])
     u = jax.vmap(one)(actors, grouped, keys).reshape(len(inputs), -1)
-    return inputs, u, table.chord(u)
+    w = table.chord(u)
+    return Choice(inputs, u, w, table.behave(table.keyboard, params, obs, w))
 
 
-@partial(jax.jit, static_argnums=0)
-def _behave(table: Table, params: Any, obs: Any, w: Any) -> Array:
-    return table.behave(table.keyboard, params, obs, w)
-
-
-@partial(jax.jit, static_argnums=(0, 1), donate_argnums=2)
 def _learn(
     table: Table,
-    is_warm: bool,
     learning: Learning,
     params: Any,
     ended: Transition,
     kept: Any,
     keys: PRNGKeyArray,
     step: Any,
+    *,
+    is_warm: bool,
 ) -> tuple[Learning, Metrics]:
     """Store the stretches that ended, `(players, n)` of which `kept` are real, and update."""
     config = table.config
@@ -156,6 +159,41 @@ def _learn(
 
     axes = (ONE_A_PLAYER, 0, 0, 0)
     return jax.vmap(one, axes, out_axes=(ONE_A_PLAYER, 0))(learning, ended, kept, keys)
+
+
+class Calls:
+    """The compiled calls of a table. They take and give modules as flat lists of arrays: walking a
+    module in Python at every step costs more than the step."""
+
+    def __init__(self, table: Table, params_tree: Any, learning_tree: Any):
+        unflatten = jax.tree.unflatten
+
+        def choose(at_random, learning, params, obs, keys, step):
+            actors = unflatten(learning_tree, learning).players.actor.params
+            params = unflatten(params_tree, params)
+            return _choose(table, at_random, actors, params, obs, keys, step)
+
+        def behave(params, obs, w):
+            return table.behave(table.keyboard, unflatten(params_tree, params), obs, w)
+
+        def learn(is_warm, at_random, learning, params, ended, kept, obs, keys, step):
+            players, keyboard = unflatten(learning_tree, learning), unflatten(params_tree, params)
+            players, metrics = _learn(
+                table, players, keyboard, Transition(*ended), kept, keys, step, is_warm=is_warm
+            )
+            actors = players.players.actor.params
+            choice = _choose(table, at_random, actors, keyboard, obs, keys, step)
+            return jax.tree.leaves(players), metrics, choice
+
+        self.choose = jax.jit(choose, static_argnums=0)
+        """Chords for players who have just sat down, or whose episodes have ended."""
+        self.behave = jax.jit(behave)
+        """Actions of the chords under way."""
+        self.learn = jax.jit(learn, static_argnums=(0, 1), donate_argnums=2)
+        """Learn from the stretches that ended and choose the next chords, in one call."""
+
+
+calls_of = functools.cache(Calls)
 
 
 class Stretches:
@@ -191,9 +229,9 @@ class Stretches:
         discount = np.where(terminated, 0.0, self.scale)
         self.ended.append((self.left == 0, self.start, self.u, self.reward, discount, seen))
 
-    def collect(self, num_players: int) -> tuple[Transition, np.ndarray]:
-        """The stretches of all steps since the last call, `(players, steps * envs)`, and which of
-        these entries had ended: the others are of no use."""
+    def collect(self, num_players: int) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+        """The fields of a Transition for the stretches of all steps since the last call,
+        `(players, steps * envs)`, and which of these had ended: the others are of no use."""
 
         def by_player(column: Sequence[np.ndarray]) -> np.ndarray:
             stacked = np.stack(column)
@@ -203,7 +241,7 @@ class Stretches:
         kept, start, u, reward, discount, seen = map(by_player, zip(*self.ended, strict=True))
         self.ended = []
         rewards = reward.astype(np.float32), discount.astype(np.float32)
-        return Transition(start, u, *rewards, seen), kept  # type: ignore[arg-type]
+        return (start, u, *rewards, seen), kept
 
 
 def play_and_learn(
@@ -222,24 +260,25 @@ def play_and_learn(
     stretches = Stretches(config, env.num_envs)
     running, finished = np.zeros(env.num_envs), [[] for _ in range(num_players)]
     share, totals = env.num_envs // num_players, []
+    keyboard, keyboard_tree = jax.tree.flatten(params)
+    players, players_tree = jax.tree.flatten(learning)
+    calls, ready = calls_of(table, keyboard_tree, players_tree), None
     while step < end:
         is_warm = step >= config.warmup
         for _ in range(config.t_term):
+            action = None
             if (stretches.left == 0).any():
-                chosen = _choose(
-                    table,
-                    not is_warm,
-                    learning.players.actor.params,
-                    params,
-                    obs,
-                    keys,
-                    jnp.int32(step),
-                )
-                inputs, u, w = map(np.asarray, chosen)
+                if ready is None:
+                    ready = calls.choose(not is_warm, players, keyboard, obs, keys, np.int32(step))
+                inputs, u, w, first_action = map(np.asarray, vars(ready).values())
+                ready = None
                 require_finite({"player/chord": w}, "player", start, step, run)
+                if (stretches.left == 0).all():
+                    action = first_action
                 stretches.begin(inputs, u, w)
-            action = _behave(table, params, obs, stretches.w)
-            obs, reward, terminated, truncated, infos = env.step(np.asarray(action))
+            if action is None:
+                action = np.asarray(calls.behave(keyboard, obs, stretches.w))
+            obs, reward, terminated, truncated, infos = env.step(action)
             over = terminated | truncated
             seen = obs
             if over.any():
@@ -251,10 +290,12 @@ def play_and_learn(
                 running[i] = 0.0
             step += share
         ended, kept = stretches.collect(num_players)
-        learning, metrics = _learn(
-            table, is_warm, learning, params, ended, kept, keys, jnp.int32(step)
+        at_random = step < config.warmup
+        players, metrics, ready = calls.learn(
+            is_warm, at_random, players, keyboard, ended, kept, obs, keys, np.int32(step)
         )
         totals.append(metrics)
+    learning = jax.tree.unflatten(players_tree, players)
     averaged = {
         name: np.mean([np.asarray(one[name]) for one in totals if one], axis=0)
         for name in (totals[-1] if totals else {})
