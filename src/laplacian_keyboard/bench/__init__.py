@@ -16,6 +16,8 @@ BENCHMARKS = {
     "compose": "the player's loop beside its updates and MuJoCo alone",
     "item-collector": "steps a second of Item-Collector, and of a player's loop in it",
     "update": "gradient steps of every learner, as a fraction of the machine's peak",
+    "peers": "TD3 on cheetah, beside Stable-Baselines3 and SBX",
+    "seeds": "the time of several seeds together, over that of one",
     "envs": "environment steps a second, beside dm_control's own loop",
     "play": "the page of lk play in a real browser: from key to frame, and hostile formulas",
 }

@@ -1,0 +1,103 @@
+"""Several seeds at once: players side by side in one loop, and keyboards in one mapped update.
+
+A figure of N would mean that nothing is gained over one after the other, 1 that all but one are
+free.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from laplacian_keyboard import presets
+from laplacian_keyboard.bench import machine, median_rates
+from laplacian_keyboard.envs.dmc import DmcVectorEnv
+from laplacian_keyboard.envs.domains import ANGLES
+from laplacian_keyboard.envs.host import spec_of
+from laplacian_keyboard.host_loop import Table, play_and_learn, start_learning
+from laplacian_keyboard.keyboard import KeyboardConfig, empty_params
+from laplacian_keyboard.successor import continuous
+from laplacian_keyboard.types import Spec, Transition
+
+DOMAIN, TASK, K = "cheetah", "run", 10
+COUNTS = (1, 2, 4, 8)
+STEPS, UPDATES, REPEATS = 500, 20, 3
+
+
+def run() -> dict[str, Any]:
+    """Time of N seeds together over the time of one."""
+    players = median_rates({str(count): player(count) for count in COUNTS}, repeats=REPEATS)
+    learners = median_rates({str(count): successor(count) for count in COUNTS}, repeats=REPEATS)
+    return {
+        "benchmark": "seeds",
+        "ratio": "time of N seeds together over the time of one, the same work for each",
+        **machine(),
+        "player": _figures(players),
+        "successor": _figures(learners),
+    }
+
+
+def lines(result: dict[str, Any]) -> list[str]:
+    """The figures for a reader."""
+    return [
+        f"{name:<10} {count:>2} seeds take {ratio:.2f} times as long as one"
+        for name in ("player", "successor")
+        for count, ratio in result[name]["time_over_one"].items()
+    ]
+
+
+def _figures(rates: dict[str, float]) -> dict[str, Any]:
+    """Rates count the steps of one seed."""
+    return {
+        "steps_per_second": {count: round(rate, 1) for count, rate in rates.items()},
+        "time_over_one": {count: round(rates["1"] / rate, 2) for count, rate in rates.items()},
+    }
+
+
+def player(count: int) -> Any:
+    """Players of one task and as many seeds, with the `cpu` preset, as a contender."""
+    env = DmcVectorEnv(DOMAIN, [TASK] * count, count)
+    settings = presets.settings("cpu", K, discrete=False)
+    config = KeyboardConfig(
+        spec_of(env), settings.basis, settings.successor, DOMAIN, ANGLES.get(DOMAIN, ())
+    )
+    params, begin = jax.jit(lambda: empty_params(config))(), settings.player.warmup
+    table = Table(settings.player, config, settings.player.t_term)
+    keys = jax.random.split(jax.random.key(0), count)
+    warm, _ = play_and_learn(
+        table, params, env, start_learning(table, keys), keys, 0, 2 * begin, None
+    )
+
+    def work() -> int:
+        before = jax.tree.map(jnp.copy, warm)
+        learning, _ = play_and_learn(table, params, env, before, keys, begin, begin + STEPS, None)
+        jax.block_until_ready(learning)
+        return STEPS
+
+    return work
+
+
+def successor(count: int) -> Any:
+    """Updates of the behaviors of as many keyboards, with the `cpu` preset, as a contender."""
+    spec, config = Spec(17, action_dim=6), presets.settings("cpu", K, discrete=False).successor
+    assert isinstance(config, continuous.Config)
+    rows = jax.random.normal(jax.random.key(0), (count, 2, config.batch_size, spec.obs_dim))
+    w = jax.random.normal(jax.random.key(1), (count, config.batch_size, K))
+    ones, move = jnp.ones((count, config.batch_size)), jnp.tanh(rows[:, 0, :, :6])
+    batches = Transition(rows[:, 0], move, ones, ones, rows[:, 1])
+    keys = jax.random.split(jax.random.key(2), count)
+    states = jax.vmap(lambda key: continuous.init(config, spec, K, key=key))(keys)
+
+    def one(state: Any, batch: Transition, w: Any, key: Any) -> Any:
+        return continuous.update(config, state, batch, w, w, key=key)[0]
+
+    @jax.jit
+    def updates(states: Any) -> Any:
+        together = lambda states, _: (jax.vmap(one)(states, batches, w, keys), None)  # noqa: E731
+        return jax.lax.scan(together, states, length=UPDATES)[0]
+
+    def work() -> int:
+        jax.block_until_ready(updates(states))
+        return UPDATES
+
+    return work
