@@ -100,7 +100,7 @@ def test_what_is_finished_is_not_repeated(tmp_path, monkeypatch):
     (out / "four-rooms-1" / "dataset.json").write_text('{"complete": true}')
     begun: list[int] = []
     monkeypatch.setattr(
-        sweeping, "in_processes", lambda function, jobs, **_: begun.append(len(jobs)) or []
+        sweeping, "spread", lambda title, function, jobs: begun.append(len(jobs)) or []
     )
     assert lk("sweep", path, "--json").result["failed"] == 0
     assert begun == [0]
@@ -140,3 +140,10 @@ def test_two_processes_do_not_work_on_one_run(tmp_path, monkeypatch):
         assert run_job(job) == "" and job.is_done
     before = log.read_text()
     assert run_job(job) == "" and log.read_text() == before
+
+
+def test_a_run_whose_folder_is_not_here_is_not_finished(tmp_path, monkeypatch):
+    path = write(tmp_path, COLLECT.format(out=tmp_path / "out").replace(', "nowhere"', ""))
+    monkeypatch.setattr(sweeping, "spread", lambda title, function, jobs: ["" for _ in jobs])
+    outcome = lk("sweep", path)
+    assert outcome.code == 2 and "do all nodes share its file system?" in outcome.out
