@@ -90,7 +90,7 @@ def begun_by(node: Any, out: Path) -> list[str]:
     return [path.stem for path in names if path.parent == out and path.suffix == ".log"]
 
 
-def wait_until(condition: Callable[[], Any], seconds: float = 120) -> None:
+def wait_until(condition: Callable[[], Any], seconds: float = 600) -> None:
     give_up = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < give_up, "waited in vain"
