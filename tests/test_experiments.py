@@ -16,14 +16,15 @@ from laplacian_keyboard.experiments import (
     sample_efficiency,
     zero_shot,
 )
+from laplacian_keyboard.parallel import spreading
 from laplacian_keyboard.types import UserError
 
 
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch):
-    one_by_one = lambda f, arguments, done: [f(*a) for a in arguments]  # noqa: E731
-    monkeypatch.setattr(common, "in_processes", one_by_one)
     monkeypatch.setattr(common, "ZERO_SHOT_EPISODES", 1)
+    with spreading(lambda f, arguments, done: [f(*a) for a in arguments]):
+        yield
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

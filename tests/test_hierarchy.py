@@ -4,17 +4,17 @@ import json
 
 import pytest
 
-from laplacian_keyboard.experiments import common, hierarchy
+from laplacian_keyboard.experiments import hierarchy
+from laplacian_keyboard.parallel import spreading
 from laplacian_keyboard.types import UserError
 
 
 def test_hierarchy_runs_resumes_and_sums_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        common, "in_processes", lambda f, arguments, done: [f(*a) for a in arguments]
-    )
     monkeypatch.setattr(hierarchy, "ZERO_SHOT_EPISODES", 1)
     options = {"preset": "smoke", "seeds": 1, "out": str(tmp_path), "sizes": (1, 2)}
-    rows = hierarchy.run(**options)
+    with spreading(lambda f, arguments, done: [f(*a) for a in arguments]):
+        rows = hierarchy.run(**options)
+        assert hierarchy.run(**options) == rows
     assert [(row["k"], row["task"]) for row in rows][:2] == [(1, "run"), (1, "run_backward")]
     assert len(rows) == 8
     for row in rows:
@@ -23,7 +23,6 @@ def test_hierarchy_runs_resumes_and_sums_up(tmp_path, monkeypatch):
     cells = json.loads((tmp_path / "cheetah" / "cells.json").read_text())
     assert cells[0]["tasks"]["walk"]["player_steps"] == [0, 2_000]
     assert (tmp_path / "cheetah" / "k2-0" / "walk" / "player.safetensors").exists()
-    assert hierarchy.run(**options) == rows
 
 
 def test_hierarchy_refuses_other_domains(tmp_path):

@@ -7,7 +7,8 @@ import pytest
 
 from laplacian_keyboard.checkpoint import RunFolder
 from laplacian_keyboard.composing import start_composing
-from laplacian_keyboard.experiments import common, item_collector
+from laplacian_keyboard.experiments import item_collector
+from laplacian_keyboard.parallel import spreading
 from laplacian_keyboard.types import UserError
 
 
@@ -50,12 +51,11 @@ def test_rows_and_figure_sum_up_the_cells(tmp_path, monkeypatch):
         both = (-1.0, 0.0) if k in (0, 2) else (-1.0,)
         return {"entries": [entry(m, k, wrong, k + seed) for m in methods for wrong in both]}
 
-    in_turn = lambda f, arguments, done: [f(*a) for a in arguments]  # noqa: E731
-    monkeypatch.setattr(common, "in_processes", in_turn)
     monkeypatch.setattr(item_collector, "basis_of", lambda *_: None)
     monkeypatch.setattr(item_collector, "cell", cell)
     monkeypatch.setattr(item_collector, "REFERENCE_EPISODES", 50)
-    rows = item_collector.run("smoke", seeds=3, out=str(tmp_path))
+    with spreading(lambda f, arguments, done: [f(*a) for a in arguments]):
+        rows = item_collector.run("smoke", seeds=3, out=str(tmp_path))
     usual = [(r["method"], r["k"]) for r in rows if r.get("wrong_order_reward") == -1.0]
     assert usual == [(m, k) for m in ("LK-GPE&GPI", "LK-USFA") for k in (2, 3)] + [("OKB", 0)]
     assert rows[1]["player"] == 4.0 and rows[1]["player_ci95"] == [3.0, 5.0]

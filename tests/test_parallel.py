@@ -23,7 +23,7 @@ def fail(x: int) -> None:
 
 def test_results_come_in_order_from_processes_with_a_core_each():
     seen: list[int] = []
-    results = in_processes(double, [(0,), (1,), (2,)], done=lambda i, result: seen.append(i))
+    results = in_processes(double, [(0,), (1,), (2,)], done=lambda i, *_: seen.append(i))
     assert [value for value, _, _ in results] == [0, 2, 4]
     assert sorted(seen) == [0, 1, 2]
     assert all(cores == 1 for _, cores, _ in results)

@@ -1,6 +1,9 @@
 """`lk sweep`: the product of settings, idempotent; real runs in real processes."""
 
 import json
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -97,7 +100,7 @@ def test_what_is_finished_is_not_repeated(tmp_path, monkeypatch):
     (out / "four-rooms-1" / "dataset.json").write_text('{"complete": true}')
     begun: list[int] = []
     monkeypatch.setattr(
-        sweeping, "in_processes", lambda function, jobs, **_: begun.append(len(jobs)) or []
+        sweeping, "spread", lambda title, function, jobs: begun.append(len(jobs)) or []
     )
     assert lk("sweep", path, "--json").result["failed"] == 0
     assert begun == [0]
@@ -108,3 +111,39 @@ def test_a_job_that_fails_says_why(tmp_path):
     job = Job("x", ("pretrain", "nowhere", "--out", str(tmp_path / "x")), str(tmp_path / "x"))
     assert "nowhere" in run_job(job)
     assert "nowhere" in (tmp_path / "x.log").read_text()
+
+
+HOLD = """
+import fcntl, sys
+file = open(sys.argv[1], "a")
+fcntl.flock(file, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_two_processes_do_not_work_on_one_run(tmp_path, monkeypatch):
+    path = write(tmp_path, COLLECT.format(out=tmp_path / "out"))
+    job = read_sweep(path).jobs[0]
+    (tmp_path / "out").mkdir()
+    log = Path(f"{job.folder}.log")
+    other = subprocess.Popen(
+        [sys.executable, "-c", HOLD, log], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert other.stdin is not None and other.stdout is not None
+    with other:
+        other.stdout.readline()
+        monkeypatch.setattr(sweeping, "PATIENCE", 0.3)
+        assert run_job(job) == "another process is working on four-rooms-0"
+        monkeypatch.setattr(sweeping, "PATIENCE", 60.0)
+        threading.Timer(0.5, other.kill).start()
+        assert run_job(job) == "" and job.is_done
+    before = log.read_text()
+    assert run_job(job) == "" and log.read_text() == before
+
+
+def test_a_run_whose_folder_is_not_here_is_not_finished(tmp_path, monkeypatch):
+    path = write(tmp_path, COLLECT.format(out=tmp_path / "out").replace(', "nowhere"', ""))
+    monkeypatch.setattr(sweeping, "spread", lambda title, function, jobs: ["" for _ in jobs])
+    outcome = lk("sweep", path)
+    assert outcome.code == 2 and "do all nodes share its file system?" in outcome.out

@@ -544,6 +544,10 @@ def reproduce(
     domain: str = "",
     dataset: str = "",
     out: str = "runs",
+    ray: str | None = None,
+    cpus: int | None = None,
+    gpus: float | None = None,
+    retries: int | None = None,
     json: bool = False,
 ) -> None:
     """Repeat an experiment behind a table of the docs or the paper.
@@ -555,6 +559,11 @@ def reproduce(
         domain: The domain of experiments that have several: cheetah, walker or quadruped.
         dataset: Folder of a dataset to use instead of collecting one, where an experiment can.
         out: Folder for what the experiment keeps; finished parts in it are not repeated.
+        ray: Run on a Ray cluster: its address HOST:PORT, or auto for the one of this machine.
+        cpus: With --ray, CPUs for each part; 1 unless told.
+        gpus: With --ray, GPUs for each part, or a fraction of one; 0 unless told.
+        retries: With --ray, how often a part that is lost with its node begins again; 3 unless
+            told.
         json: Print one JSON object as the last line.
     """
     from laplacian_keyboard.checkpoint import write_json
@@ -573,7 +582,8 @@ def reproduce(
         raise UserError(f"the experiment {name} has no --{key}")
     if seeds < 1:
         raise UserError(f"--seeds must be at least 1, not {seeds}")
-    rows = run(preset=preset, seeds=seeds, out=str(Path(out) / name), **options)
+    with _spreading(ray, cpus=cpus, gpus=gpus, retries=retries):
+        rows = run(preset=preset, seeds=seeds, out=str(Path(out) / name), **options)
     result = {"experiment": name, "preset": preset, **options, "rows": rows}
     command = " ".join(["lk", *sys.argv[1:]])
     write_json(
@@ -587,6 +597,10 @@ def reproduce(
 def sweep(
     file: Annotated[str, _POSITIONAL, tyro.conf.arg(metavar="FILE")],
     workers: int | None = None,
+    ray: str | None = None,
+    cpus: int | None = None,
+    gpus: float | None = None,
+    retries: int | None = None,
     dry_run: bool = False,
     json: bool = False,
 ) -> None:
@@ -597,25 +611,49 @@ def sweep(
             they are to run, [[run]] entries with a name and an lk command, both with settings
             in braces: name = "k{k}-{seed}", command = "pretrain data/x --k {k} --seed {seed}".
         workers: Runs at a time, a core each; by default as many as there are cores.
+        ray: Run on a Ray cluster: its address HOST:PORT, or auto for the one of this machine.
+        cpus: With --ray, CPUs for each run; 1 unless told.
+        gpus: With --ray, GPUs for each run, or a fraction of one; 0 unless told.
+        retries: With --ray, how often a run that is lost with its node begins again; 3 unless
+            told.
         dry_run: Only print the commands, and which of them are finished.
         json: Print one JSON object as the last line.
     """
     from laplacian_keyboard.sweep import read_sweep, run_sweep
 
-    if workers is not None and workers < 1:
-        raise UserError(f"--workers must be at least 1, not {workers}")
     described = read_sweep(file)
     if dry_run:
         for job in described.jobs:
             print(f"{'done   ' if job.is_done else 'to do  '} lk {' '.join(job.arguments)}")
         return
-    result = run_sweep(described, workers=workers)
+    with _spreading(ray, workers=workers, cpus=cpus, gpus=gpus, retries=retries):
+        result = run_sweep(described)
     if not json:
         for name, what in result["runs"].items():
             print(f"{name:<40} {what}")
     _finish(result, json)
     if result["failed"]:
         raise UserError(f"{result['failed']} of {len(result['runs'])} runs are not finished")
+
+
+def _spreading(
+    address: str | None, *, workers: int | None = None, **resources: float | None
+) -> contextlib.AbstractContextManager[None]:
+    """Where independent runs run: in processes of this machine, or on a Ray cluster."""
+    from laplacian_keyboard.cluster import on_cluster
+    from laplacian_keyboard.parallel import in_processes, spreading
+
+    given: dict[str, Any] = {name: x for name, x in resources.items() if x is not None}
+    for name, lowest in {"workers": 1, "cpus": 1, "gpus": 0, "retries": 0}.items():
+        if (value := {"workers": workers, **given}.get(name)) is not None and value < lowest:
+            raise UserError(f"--{name} must be at least {lowest}, not {value}")
+    if address is None:
+        for name in given:
+            raise UserError(f"--{name} is for a cluster; use it with --ray")
+        return spreading(partial(in_processes, workers=workers))
+    if workers is not None:
+        raise UserError("--workers is for this machine; on a cluster, --cpus of each run decides")
+    return on_cluster(address, **given)
 
 
 def report(folder: Annotated[str, _POSITIONAL, tyro.conf.arg(metavar="DIR")]) -> None:

@@ -22,12 +22,14 @@ HEADLINES = (
 
 
 class Bar(Protocol):
-    """Something that is told about steps done."""
+    """Something that is told about steps done, and what to show beside them."""
 
-    def __call__(self, done: int, metrics: Mapping[str, float] | None = None) -> None: ...
+    def __call__(
+        self, done: int, metrics: Mapping[str, float] | None = None, *, note: str = ""
+    ) -> None: ...
 
 
-def silent(done: int, metrics: Mapping[str, float] | None = None) -> None:
+def silent(done: int, metrics: Mapping[str, float] | None = None, *, note: str = "") -> None:
     """A bar that shows nothing."""
 
 
@@ -60,8 +62,9 @@ def _rich_bar(title: str, total: int) -> Iterator[Bar]:
         task = display.add_task(title, total=total, rate="", note="")
         clock = _Clock()
 
-        def bar(done: int, metrics: Mapping[str, float] | None = None) -> None:
-            display.update(task, completed=done, rate=clock.rate(done), note=_note(metrics))
+        def bar(done: int, metrics: Mapping[str, float] | None = None, *, note: str = "") -> None:
+            note = note or _note(metrics)
+            display.update(task, completed=done, rate=clock.rate(done), note=note)
 
         yield bar
 
@@ -72,12 +75,15 @@ class _Lines:
         self.clock = _Clock()
         self.last = 0.0
 
-    def __call__(self, done: int, metrics: Mapping[str, float] | None = None) -> None:
+    def __call__(
+        self, done: int, metrics: Mapping[str, float] | None = None, *, note: str = ""
+    ) -> None:
         now = time.monotonic()
         if now - self.last < SECONDS_BETWEEN_LINES and done < self.total:
             return
         self.last = now
-        parts = (f"{self.title}: {done:,}/{self.total:,}", self.clock.rate(done), _note(metrics))
+        count = f"{self.title}: {done:,}/{self.total:,}"
+        parts = (count, self.clock.rate(done), note or _note(metrics))
         print("  ".join(part for part in parts if part), file=sys.stderr, flush=True)
 
 

@@ -1,7 +1,8 @@
 """Independent pieces of work in processes of their own, one core each.
 
 The networks of the `cpu` presets are too small to share among cores: two processes with a core
-each finish nearly twice the work of one process with two.
+each finish nearly twice the work of one process with two. `spread` runs pieces in such processes of
+this machine, or wherever `spreading` says.
 """
 
 import ctypes
@@ -9,15 +10,25 @@ import multiprocessing
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, TypeAlias
+
+from laplacian_keyboard.log import progress
 
 ONE_THREAD = {
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
     "OMP_NUM_THREADS": "1",
 }
+Done: TypeAlias = Callable[[int, Any, str], None]
+"""Told of each result: its index, itself, and the node it comes from ('' for this machine)."""
+
+
+def nothing(index: int, result: Any, node: str) -> None:
+    """Told of a result, does nothing."""
 
 
 def in_processes(
@@ -25,12 +36,12 @@ def in_processes(
     arguments: Sequence[tuple[Any, ...]],
     *,
     workers: int | None = None,
-    done: Callable[[int, Any], None] = lambda index, result: None,
+    done: Done = nothing,
 ) -> list[Any]:
     """`[function(*a) for a in arguments]`, in `workers` processes (default: one a core).
 
-    `done(index, result)` is called as results arrive. An exception of one is raised when it
-    arrives, and the processes end. They also end when this process does, however it ends.
+    `done` is called as results arrive. An exception of one is raised when it arrives, and the
+    processes end. They also end when this process does, however it ends.
     """
     cores = sorted(os.sched_getaffinity(0))
     workers = min(workers or len(cores), len(arguments)) or 1
@@ -48,13 +59,43 @@ def in_processes(
             for future in as_completed(futures):
                 index = futures[future]
                 results[index] = future.result()
-                done(index, results[index])
+                done(index, results[index], "")
         except BaseException:
             for process in list((pool._processes or {}).values()):
                 process.terminate()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return [results[i] for i in range(len(arguments))]
+
+
+_where: ContextVar[Callable[..., list[Any]]] = ContextVar("where", default=in_processes)
+
+
+@contextmanager
+def spreading(run: Callable[..., list[Any]]) -> Iterator[None]:
+    """Inside the block, `spread` calls `run(function, arguments, done=...)`."""
+    token = _where.set(run)
+    try:
+        yield
+    finally:
+        _where.reset(token)
+
+
+def spread(
+    title: str, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]
+) -> list[Any]:
+    """`[function(*a) for a in arguments]` in processes of this machine, or where `spreading` says,
+    with a bar that counts the finished of each node."""
+    finished: Counter[str] = Counter()
+
+    def done(index: int, result: Any, node: str) -> None:
+        finished[node] += 1
+        nodes = [f"{name}: {count}" for name, count in sorted(finished.items()) if name]
+        bar(finished.total(), note=", ".join(nodes))
+
+    with progress(title, len(arguments)) as bar:
+        bar(0)
+        return _where.get()(function, arguments, done=done)
 
 
 def _settle(places: Any, parent: int) -> None:

@@ -21,23 +21,27 @@ ended. What is finished is not repeated: start the sweep again after a crash, or
 """
 
 import contextlib
+import fcntl
 import itertools
 import shlex
 import string
 import sys
+import time
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from laplacian_keyboard.checkpoint import read_json, write_json
-from laplacian_keyboard.files import write_atomically
-from laplacian_keyboard.log import progress
-from laplacian_keyboard.parallel import in_processes
+from laplacian_keyboard.parallel import spread
 from laplacian_keyboard.types import UserError
 
 SUMMARY_FILE = "sweep.json"
+FINISHED = ("finished", "finished before")
+PATIENCE = 120.0
+"""Seconds to wait for another process in the same folder. One that was killed is gone at once, but
+a network file system may keep its lock for 90 seconds."""
 
 
 @dataclass(frozen=True)
@@ -129,57 +133,77 @@ def _fields(path: Path, template: str) -> list[str]:
     return fields
 
 
-def run_sweep(sweep: Sweep, *, workers: int | None = None) -> dict[str, Any]:
-    """Run what is not finished, in processes with a core each; returns what became of every run.
+def run_sweep(sweep: Sweep) -> dict[str, Any]:
+    """Run what is not finished, where `parallel.spreading` says; returns what became of each run.
 
     A run that fails leaves its message and does not stop the others, but its stage's successors
     do not begin.
     """
     Path(sweep.out).mkdir(parents=True, exist_ok=True)
-    outcome: dict[str, str] = {job.name: "finished before" for job in sweep.jobs if job.is_done}
+    outcome: dict[str, str] = {job.name: FINISHED[1] for job in sweep.jobs if job.is_done}
     for stage in sweep.stages:
         waiting = [job for job in stage if not job.is_done]
-        with progress("runs", len(waiting)) as bar:
-            count = itertools.count(1)
-            ended = in_processes(
-                run_job,
-                [(job,) for job in waiting],
-                workers=workers,
-                done=lambda index, result, count=count, bar=bar: bar(next(count)),
-            )
+        ended = spread("runs", run_job, [(job,) for job in waiting])
         for job, message in zip(waiting, ended, strict=True):
-            outcome[job.name] = message or "finished"
-        if any(ended):
+            outcome[job.name] = message or _finished(job)
+        if any(outcome[job.name] not in FINISHED for job in stage):
             break
     runs = {job.name: outcome.get(job.name, "not begun") for job in sweep.jobs}
-    failed = [name for name, what in runs.items() if not what.startswith("finished")]
+    failed = [name for name, what in runs.items() if what not in FINISHED]
     result = {"out": sweep.out, "runs": runs, "failed": len(failed)}
     write_json(Path(sweep.out) / SUMMARY_FILE, result)
     return result
 
 
+def _finished(job: Job) -> str:
+    """What became of a run that ended well: another node may have written to a disk of its own."""
+    folder = Path(job.folder)
+    # Listing makes a network file system look again, where a path might be remembered as missing.
+    here = folder.name in {path.name for path in folder.parent.glob("*")}
+    return FINISHED[0] if here else f"{folder} is not here: do all nodes share its file system?"
+
+
 def run_job(job: Job) -> str:
-    """Run one command in this process, its words in `NAME.log`; returns why it failed, or ''."""
+    """Run one command in this process, its words in `NAME.log`; returns why it failed, or ''.
+
+    Only one process at a time works on a run: it holds a lock on the log.
+    """
     from laplacian_keyboard import cli
 
-    before, sys.argv = sys.argv, ["lk", *job.arguments]
     log = Path(f"{job.folder}.log")
     log.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with (
-            log.open("w", encoding="utf-8") as file,
-            contextlib.redirect_stdout(file),
-            contextlib.redirect_stderr(file),
-        ):
-            cli.main(list(job.arguments))
-    except SystemExit as stop:
-        if stop.code:
-            lines = log.read_text(encoding="utf-8").strip().splitlines() or [f"exit {stop.code}"]
-            return lines[-1]
-    except Exception as error:
-        message = f"{type(error).__name__}: {error}"
-        write_atomically(log, log.read_bytes() + f"{message}\n".encode())
-        return message
-    finally:
-        sys.argv = before
+    with log.open("a+", encoding="utf-8") as file:
+        if not _lock(file):
+            return f"another process is working on {job.name}"
+        if job.is_done:  # by the process we waited for
+            return ""
+        file.truncate(0)
+        before, sys.argv = sys.argv, ["lk", *job.arguments]
+        try:
+            with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+                cli.main(list(job.arguments))
+        except SystemExit as stop:
+            if stop.code:
+                file.seek(0)
+                return (file.read().strip().splitlines() or [f"exit {stop.code}"])[-1]
+        except Exception as error:
+            message = f"{type(error).__name__}: {error}"
+            print(message, file=file)
+            return message
+        finally:
+            sys.argv = before
     return ""
+
+
+def _lock(file: TextIO) -> bool:
+    """Whether the file is ours, perhaps after a wait; it is until it is closed."""
+    give_up = time.monotonic() + PATIENCE
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > give_up:
+                return False
+            time.sleep(0.2)
+        else:
+            return True

@@ -21,9 +21,9 @@ from laplacian_keyboard.experiments.common import (
     ChordOfEach,
     data_for,
     over_seeds,
-    with_progress,
 )
 from laplacian_keyboard.host_loop import EVALUATE_EPISODES
+from laplacian_keyboard.parallel import spread
 from laplacian_keyboard.pretraining import pretrain
 
 DOMAIN = "point-maze"
@@ -39,7 +39,7 @@ def run(
     """One row for each basis: zero-shot and composed returns, means over tasks and seeds."""
     dataset = data_for(DOMAIN, preset, Path(out) / "data", dataset=dataset, explorer="random")
     cells = [(dataset, preset, out, basis, seed) for basis in BASES for seed in range(seeds)]
-    results = with_progress("keyboards and players", cell, cells)
+    results = spread("keyboards and players", cell, cells)
     return [
         {
             "basis": basis,

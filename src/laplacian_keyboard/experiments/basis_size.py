@@ -9,9 +9,9 @@ from laplacian_keyboard.experiments.common import (
     data_for,
     over_seeds,
     require_robot,
-    with_progress,
     zero_shot_cell,
 )
+from laplacian_keyboard.parallel import spread
 
 SIZES = {"smoke": (1, 2), "cpu": (1, 3, 10), "paper": (1, 2, 3, 5, 10, 20, 50)}
 EXPLORERS = {"smoke": ("babble",), "cpu": ("babble", "rnd"), "paper": ("aps", "proto", "rnd")}
@@ -39,7 +39,7 @@ def run(
             for k in SIZES[preset]
             for seed in range(seeds)
         ]
-    results = with_progress("keyboards", zero_shot_cell, cells)
+    results = spread("keyboards", zero_shot_cell, cells)
     rows = []
     for explorer in named:
         for k in SIZES[preset]:

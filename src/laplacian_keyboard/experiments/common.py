@@ -1,7 +1,6 @@
 """What several experiments share: data to start from, keyboards, and their zero-shot returns."""
 
 import dataclasses
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,6 @@ from laplacian_keyboard.envs.domains import DMC, make_vector_env
 from laplacian_keyboard.evaluate import episode_returns
 from laplacian_keyboard.gather import gather
 from laplacian_keyboard.keyboard import Keyboard
-from laplacian_keyboard.log import progress
-from laplacian_keyboard.parallel import in_processes
 from laplacian_keyboard.pretraining import pretrain
 from laplacian_keyboard.stats import mean_interval
 from laplacian_keyboard.types import UserError
@@ -55,14 +52,6 @@ def data_for(
         )
     load_dataset(dataset)
     return dataset
-
-
-def with_progress(title: str, function: Any, arguments: list[tuple[Any, ...]]) -> list[Any]:
-    """`in_processes` with a bar."""
-    with progress(title, len(arguments)) as bar:
-        bar(0)
-        finished = itertools.count(1)
-        return in_processes(function, arguments, done=lambda index, result: bar(next(finished)))
 
 
 def env_of_each(domain: str, tasks: tuple[str, ...], copies: int) -> DmcVectorEnv:

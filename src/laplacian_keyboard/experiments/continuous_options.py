@@ -12,9 +12,10 @@ from laplacian_keyboard.checkpoint import RunFolder
 from laplacian_keyboard.data.dataset import load_dataset
 from laplacian_keyboard.data.labels import sample_states
 from laplacian_keyboard.envs.domains import ANGLES
-from laplacian_keyboard.experiments.common import data_for, with_progress
+from laplacian_keyboard.experiments.common import data_for
 from laplacian_keyboard.experiments.hierarchy import CHECKPOINTS, ZeroShot, basis_of, load_basis
 from laplacian_keyboard.keyboard import KeyboardConfig
+from laplacian_keyboard.parallel import spread
 from laplacian_keyboard.pretraining import learn_behaviors
 
 NUM_KEYS = 10
@@ -42,9 +43,9 @@ def run(
     folder = Path(out) / domain
     dataset = data_for(domain, preset, folder / "data", dataset=dataset)
     places = (dataset, preset, str(folder))
-    with_progress("bases", basis_of, [(*places, NUM_KEYS, seed) for seed in range(seeds)])
+    spread("bases", basis_of, [(*places, NUM_KEYS, seed) for seed in range(seeds)])
     cells = [(name, seed) for name in VARIANTS for seed in range(seeds)]
-    return with_progress("variants", cell, [(*places, *one) for one in cells])
+    return spread("variants", cell, [(*places, *one) for one in cells])
 
 
 def cell(dataset: str, preset: str, out: str, variant: str, seed: int) -> dict[str, Any]:

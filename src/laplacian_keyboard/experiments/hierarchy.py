@@ -30,7 +30,6 @@ from laplacian_keyboard.experiments.common import (
     data_for,
     env_of_each,
     require_robot,
-    with_progress,
 )
 from laplacian_keyboard.host_loop import EVALUATE_EPISODES, Table, learn_players
 from laplacian_keyboard.inputs import Inputs
@@ -42,6 +41,7 @@ from laplacian_keyboard.keyboard import (
     empty_params,
 )
 from laplacian_keyboard.nets import MLP
+from laplacian_keyboard.parallel import spread
 from laplacian_keyboard.pretraining import (
     kept,
     learn_basis,
@@ -68,9 +68,9 @@ def run(
     folder = Path(out) / domain
     dataset = data_for(domain, preset, folder / "data", dataset=dataset)
     largest, places = max(sizes), (dataset, preset, str(folder))
-    with_progress("bases", basis_of, [(*places, largest, seed) for seed in range(seeds)])
+    spread("bases", basis_of, [(*places, largest, seed) for seed in range(seeds)])
     cells = [(k, seed) for k in sorted(sizes, reverse=True) for seed in range(seeds)]
-    results = with_progress(
+    results = spread(
         "keyboards and players", cell, [(*places, largest, k, seed) for k, seed in cells]
     )
     write_json(folder / "cells.json", results)

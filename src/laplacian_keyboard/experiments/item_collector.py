@@ -45,7 +45,6 @@ from laplacian_keyboard.envs.item_collector import (
     label,
 )
 from laplacian_keyboard.envs.item_references import greedy
-from laplacian_keyboard.experiments.common import with_progress
 from laplacian_keyboard.figures import draw_interval, new_figure, to_png
 from laplacian_keyboard.files import write_atomically
 from laplacian_keyboard.keyboard import (
@@ -56,6 +55,7 @@ from laplacian_keyboard.keyboard import (
     prepare,
 )
 from laplacian_keyboard.nets import MLP
+from laplacian_keyboard.parallel import spread
 from laplacian_keyboard.player import init as init_player
 from laplacian_keyboard.pretraining import kept, learn_basis, learn_behaviors, prepare_experience
 from laplacian_keyboard.stats import mean_interval
@@ -81,10 +81,10 @@ def run(
     cells go to `out`."""
     settings_of(preset, 1)  # an unknown preset is the user's mistake
     sizes, folder = SIZES[preset], Path(out)
-    with_progress("bases", basis_of, [(preset, out, seed) for seed in range(seeds)])
+    spread("bases", basis_of, [(preset, out, seed) for seed in range(seeds)])
     cells = [("okb", 0, seed) for seed in range(seeds)]
     cells += [("lk", k, seed) for k in sorted(sizes, reverse=True) for seed in range(seeds)]
-    results = with_progress("players", cell, [(preset, out, *which) for which in cells])
+    results = spread("players", cell, [(preset, out, *which) for which in cells])
     entries = [entry for result in results for entry in result["entries"]]
     references = reference_lines()
     rows = summary_rows(entries)

@@ -13,9 +13,10 @@ from laplacian_keyboard.checkpoint import read_json
 from laplacian_keyboard.envs.domains import make_vector_env
 from laplacian_keyboard.envs.tasks import tasks_of
 from laplacian_keyboard.experiments import hierarchy, paper
-from laplacian_keyboard.experiments.common import over_seeds, with_progress
+from laplacian_keyboard.experiments.common import over_seeds
 from laplacian_keyboard.flat import train_flat
 from laplacian_keyboard.host_loop import EVALUATE_EPISODES
+from laplacian_keyboard.parallel import spread
 
 FLAT_PRESET = {"smoke": "smoke", "cpu": "cleanrl", "paper": "cleanrl"}
 PAPER_EXPLORER = "aps"
@@ -45,7 +46,7 @@ def flat_agents(preset: str, seeds: int, out: str, domain: str) -> list[dict[str
     cells = [
         (preset, out, domain, task, seed) for seed in range(seeds) for task in tasks_of(domain)
     ]
-    return with_progress("flat agents", flat_cell, cells)
+    return spread("flat agents", flat_cell, cells)
 
 
 def flat_cell(preset: str, out: str, domain: str, task: str, seed: int) -> dict[str, Any]:

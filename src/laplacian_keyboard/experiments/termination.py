@@ -16,9 +16,9 @@ from laplacian_keyboard.experiments.common import (
     data_for,
     env_of_each,
     over_seeds,
-    with_progress,
 )
 from laplacian_keyboard.host_loop import EVALUATE_EPISODES, Table, learn_players
+from laplacian_keyboard.parallel import spread
 from laplacian_keyboard.pretraining import pretrain
 
 DOMAIN = "cheetah"
@@ -33,9 +33,9 @@ def run(
     """One row for each horizon and task: the player's area under the curve, as a mean return."""
     dataset = data_for(DOMAIN, preset, Path(out) / "data", dataset=dataset)
     places = (dataset, preset, out)
-    with_progress("keyboards", keyboard_of, [(*places, seed) for seed in range(seeds)])
+    spread("keyboards", keyboard_of, [(*places, seed) for seed in range(seeds)])
     cells = [(*places, t_term, seed) for t_term in HORIZONS for seed in range(seeds)]
-    results = with_progress("players", cell, cells)
+    results = spread("players", cell, cells)
     published = paper.table("termination")
     return [
         {

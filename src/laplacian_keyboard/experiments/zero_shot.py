@@ -13,9 +13,9 @@ from laplacian_keyboard.experiments.common import (
     data_for,
     over_seeds,
     require_robot,
-    with_progress,
     zero_shot_cell,
 )
+from laplacian_keyboard.parallel import spread
 
 METHODS = ("laplacian", "fb")
 
@@ -34,7 +34,7 @@ def run(
     dataset = data_for(domain, preset, folder / "data", dataset=dataset)
     places = (dataset, preset, str(folder))
     cells = [(*places, method, k, seed) for method in METHODS for seed in range(seeds)]
-    results = with_progress("keyboards", zero_shot_cell, cells)
+    results = spread("keyboards", zero_shot_cell, cells)
     published = paper.table("zero-shot")
     return [
         {
