@@ -181,6 +181,7 @@ def pretrain(
     preset: str = "cpu",
     seed: int = 0,
     seeds: int = 1,
+    memory: float | None = None,
     json: bool = False,
 ) -> None:
     """Learn a keyboard from a dataset: the Laplacian basis, then the behaviors over it.
@@ -194,6 +195,8 @@ def pretrain(
         preset: smoke (seconds, learns nothing well), cpu (minutes), or paper (its tables).
         seed: First seed.
         seeds: Number of seeds, trained together; each keyboard goes to OUT/seed-N.
+        memory: Gigabytes for the data of training; of a larger dataset a window of this size moves
+            over it. By default a quarter of the memory of the machine, or of its accelerator.
         json: Print one JSON object as the last line.
     """
     from laplacian_keyboard.checkpoint import read_json
@@ -211,6 +214,7 @@ def pretrain(
         basis=basis,
         preset=preset,
         out=out,
+        memory=memory,
         quiet=False,
     )
     result = {"k": k, **read_json(Path(out) / "result.json")}

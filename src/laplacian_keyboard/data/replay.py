@@ -67,16 +67,14 @@ class Experience(eqx.Module):
                 f"{len(obs)} rows do not fit episodes of {np.sum(lengths)} steps in total: an "
                 "episode of T steps has T + 1 rows"
             )
-        first = np.concatenate([[0], np.cumsum(lengths + 1)[:-1]])
-        step = np.arange(np.sum(lengths)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        start = np.repeat(first, lengths) + step
+        start, last, first = index_transitions(lengths)
         return cls(
             obs=jnp.asarray(obs),
             action=jnp.asarray(action),
             discount=jnp.asarray(discount, jnp.float32),
-            start=jnp.asarray(start, jnp.int32),
-            last=jnp.asarray(np.repeat(first + lengths, lengths), jnp.int32),
-            first=jnp.asarray(np.repeat(first, lengths), jnp.int32),
+            start=jnp.asarray(start),
+            last=jnp.asarray(last),
+            first=jnp.asarray(first),
             num_actions=num_actions,
         )
 
@@ -88,6 +86,16 @@ class Experience(eqx.Module):
     def spec(self) -> Spec:
         action_dim = 0 if self.num_actions else self.action.shape[-1]
         return Spec(self.obs.shape[-1], self.num_actions, action_dim)
+
+
+def index_transitions(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Where transitions lie in the rows of episodes of these lengths: the row each starts from,
+    and the last and the first row of its episode."""
+    first = np.cumsum(lengths + 1) - lengths - 1
+    step = np.arange(np.sum(lengths)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    start = np.repeat(first, lengths) + step
+    last = np.repeat(first + lengths, lengths)
+    return start.astype(np.int32), last.astype(np.int32), np.repeat(first, lengths).astype(np.int32)
 
 
 def sample_observations(data: Experience, count: int, *, key: PRNGKeyArray) -> Float[Array, "b o"]:
