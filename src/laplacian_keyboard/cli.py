@@ -640,8 +640,9 @@ def bench(name: Name = "envs", json: bool = False) -> None:
     Args:
         name: envs: environment steps a second, beside dm_control. update: gradient steps of every
             learner, as a fraction of the machine's peak. compose: the player's loop, beside its
-            updates and MuJoCo alone. item-collector: steps a second of this world. play: from key
-            to frame in a real browser.
+            updates and MuJoCo alone. item-collector: steps a second of this world. load: ten
+            million transitions, packed, opened, and trained on in memory and through a window.
+            play: from key to frame in a real browser.
         json: Print one JSON object as the last line.
     """
     from laplacian_keyboard.bench import load_benchmark

@@ -17,6 +17,7 @@ BENCHMARKS = {
     "item-collector": "steps a second of Item-Collector, and of a player's loop in it",
     "update": "gradient steps of every learner, as a fraction of the machine's peak",
     "envs": "environment steps a second, beside dm_control's own loop",
+    "load": "a large dataset: packing, opening, memory, and training through a window",
     "play": "the page of lk play in a real browser: from key to frame, and hostile formulas",
 }
 
