@@ -182,6 +182,7 @@ def pretrain(
     seed: int = 0,
     seeds: int = 1,
     memory: float | None = None,
+    shard_batch: bool = False,
     json: bool = False,
 ) -> None:
     """Learn a keyboard from a dataset: the Laplacian basis, then the behaviors over it.
@@ -194,9 +195,11 @@ def pretrain(
             (plain graph drawing) or random (nothing learned).
         preset: smoke (seconds, learns nothing well), cpu (minutes), or paper (its tables).
         seed: First seed.
-        seeds: Number of seeds, trained together; each keyboard goes to OUT/seed-N.
+        seeds: Number of seeds, trained together; each keyboard goes to OUT/seed-N. On several
+            devices the seeds are split over as many as share them evenly.
         memory: Gigabytes for the data of training; of a larger dataset a window of this size moves
             over it. By default a quarter of the memory of the machine, or of its accelerator.
+        shard_batch: Split every batch of a single seed over all devices.
         json: Print one JSON object as the last line.
     """
     from laplacian_keyboard.checkpoint import read_json
@@ -215,6 +218,7 @@ def pretrain(
         preset=preset,
         out=out,
         memory=memory,
+        shard_batch=shard_batch,
         quiet=False,
     )
     result = {"k": k, **read_json(Path(out) / "result.json")}

@@ -27,6 +27,7 @@ from laplacian_keyboard.data.replay import (
     sample_transitions,
 )
 from laplacian_keyboard.data.stream import Layout, Stream, layout_of
+from laplacian_keyboard.devices import everywhere, line_of, line_of_devices, split
 from laplacian_keyboard.envs.domains import ANGLES
 from laplacian_keyboard.inputs import Inputs
 from laplacian_keyboard.keyboard import Keyboard, KeyboardConfig, KeyboardParams, empty_params
@@ -294,6 +295,7 @@ def pretrain(
     seed: int = 0,
     out: str | Path | None = None,
     memory: float | None = None,
+    shard_batch: bool = False,
     quiet: bool = True,
 ) -> Keyboard:
     """Stages 1 and 2: a keyboard of k keys from reward-free data, over the Laplacian basis or
@@ -301,7 +303,7 @@ def pretrain(
 
     With a folder `out`, an interrupted call continues there and a finished one loads. A dataset
     that takes more than `memory` gigabytes (by default a quarter of the machine's) is learned from
-    through a window that moves over it.
+    through a window that moves over it. `shard_batch` splits every batch over all devices.
     """
     return pretrain_seeds(
         dataset,
@@ -311,6 +313,7 @@ def pretrain(
         preset=preset,
         out=out,
         memory=memory,
+        shard_batch=shard_batch,
         quiet=quiet,
     )[0]
 
@@ -324,10 +327,16 @@ def pretrain_seeds(
     preset: str = "cpu",
     out: str | Path | None = None,
     memory: float | None = None,
+    shard_batch: bool = False,
     quiet: bool = True,
 ) -> list[Keyboard]:
-    """The same for several seeds at once, trained together on one device. Their keyboards go to
-    the folders `out/seed-N`; a single seed's goes to `out` itself."""
+    """The same for several seeds at once, trained together and split over as many devices as share
+    them evenly. Their keyboards go to the folders `out/seed-N`; a single seed's goes to `out`
+    itself."""
+    many = len(seeds) > 1
+    if shard_batch and (many or len(jax.devices()) == 1):
+        reason = "several seeds are split over devices as it is" if many else "JAX sees only one"
+        raise UserError(f"shard_batch is for one seed on several devices, but {reason}")
     domain, discrete = dataset.domain or "", dataset.spec.discrete
     settings = presets.settings(preset, k, discrete=discrete, basis=basis, domain=domain)
     _require_enough_states(dataset, k)
@@ -351,14 +360,19 @@ def pretrain_seeds(
         run = RunFolder(out, described)
         if run.is_done:
             return [Keyboard.load(folder) for folder in _seed_folders(run.path, seeds)]
-    many = len(seeds) > 1
     keys = jnp.stack([jax.random.key(seed) for seed in seeds]) if many else jax.random.key(seeds[0])
     inputs, experience = prepare_experience(
-        dataset, config.angles, settings.normalise, layout=layout
+        dataset,
+        config.angles,
+        settings.normalise,
+        layout=layout,
+        seeds=len(seeds),
+        shard_batch=shard_batch,
     )
-
     encoder, behaviors, report = _both_stages(config, settings, experience, keys, run, quiet)
     trained = (encoder, behaviors)
+    if line_of(trained) is not None:
+        trained = jax.device_put(trained, jax.devices()[0])
     each = [seed_of(trained, i) for i in range(len(seeds))] if many else [trained]
     states = sample_states(dataset)
     keyboards = [
@@ -438,19 +452,27 @@ def prepare_experience(
     normalise: bool,
     *,
     layout: Layout | None = None,
+    seeds: int = 1,
+    shard_batch: bool = False,
 ) -> tuple[Inputs, Source]:
     """The dataset's rows as the networks see them, and how they were made; through a window if
-    there is a layout for it."""
+    there is a layout for it. They are on all devices that the seeds or the batches are split over.
+    """
+    line = line_of_devices(len(jax.devices()) if shard_batch else seeds)
+    batch = split(line) if shard_batch and line else None
     if normalise:
         inputs = Inputs.of_data(dataset.observation, angles)
     else:
         inputs = Inputs.plain(dataset.spec.obs_dim, angles)
     if layout is not None:
-        return inputs, Stream(dataset, layout, inputs if normalise else None, angles)
+        prepare = inputs if normalise else None
+        place = everywhere(line)
+        return inputs, Stream(dataset, layout, prepare, angles, everywhere=place, batch=batch)
     if normalise:
         prepared = inputs.of_rows(dataset.observation, angles)
         dataset = dataclasses.replace(dataset, observation=prepared)
-    return inputs, dataset.experience()
+    experience = dataclasses.replace(dataset.experience(), batch=batch)
+    return inputs, experience if line is None else jax.device_put(experience, everywhere(line))
 
 
 def _seed_folders(path: Path, seeds: list[int]) -> list[Path]:

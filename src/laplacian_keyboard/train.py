@@ -21,6 +21,7 @@ from jaxtyping import PRNGKeyArray
 
 from laplacian_keyboard.checkpoint import RunFolder
 from laplacian_keyboard.data.stream import Stream
+from laplacian_keyboard.devices import everywhere, line_of, split
 from laplacian_keyboard.log import progress
 from laplacian_keyboard.types import Metrics, UserError
 
@@ -53,7 +54,7 @@ def fit(
     what is logged for a chunk, for every chunk that ends at a multiple of `evaluate_every`.
 
     `key` may be an array of keys, one a seed; then `update` is mapped over seeds by the caller and
-    metrics have a leading seed axis.
+    metrics have a leading seed axis. Seeds are split over the devices that the data lie on.
     """
     step = 0
     if run is not None and (found := run.load_state(stage, state)) is not None:
@@ -66,6 +67,9 @@ def fit(
         while step < num_steps:
             length = min(chunk, num_steps - step)
             resident = _resident(data, step // chunk)
+            if line := line_of(resident):
+                place = split(line) if key.ndim else everywhere(line)
+                state, key = jax.device_put((state, key), place)
             before = state
             state, metrics = run_chunk(update, length, state, resident, jnp.int32(step), key)
             metrics = {name: np.asarray(value) for name, value in metrics.items()}

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.sharding import NamedSharding
 from jaxtyping import Bool, Float, Int, PRNGKeyArray, Shaped
 
 from laplacian_keyboard.types import Pairs, Spec, Transition, UserError
@@ -35,6 +36,8 @@ class Experience(eqx.Module):
     """The first row of that transition's episode."""
     num_actions: int = eqx.field(static=True)
     """Number of discrete actions; 0 for continuous actions."""
+    batch: NamedSharding | None = eqx.field(static=True, default=None)
+    """How samples are laid over several devices, if they are."""
 
     @classmethod
     def from_episodes(
@@ -98,15 +101,22 @@ def index_transitions(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.n
     return start.astype(np.int32), last.astype(np.int32), np.repeat(first, lengths).astype(np.int32)
 
 
+def draw_transitions(data: Experience, count: int, *, key: PRNGKeyArray) -> Int[Array, "b"]:
+    """Numbers of random transitions; devices that share a batch share them."""
+    index = jax.random.randint(key, (count,), 0, data.num_transitions)
+    if data.batch is None or count % data.batch.mesh.size:
+        return index
+    return jax.lax.with_sharding_constraint(index, data.batch)
+
+
 def sample_observations(data: Experience, count: int, *, key: PRNGKeyArray) -> Float[Array, "b o"]:
     """States reached by random transitions."""
-    index = jax.random.randint(key, (count,), 0, data.num_transitions)
-    return _rows(data, data.start[index] + 1)
+    return _rows(data, data.start[draw_transitions(data, count, key=key)] + 1)
 
 
 def sample_transitions(data: Experience, count: int, *, key: PRNGKeyArray) -> Transition:
     """Random transitions; the dataset is reward-free, so their reward is 0."""
-    start = data.start[jax.random.randint(key, (count,), 0, data.num_transitions)]
+    start = data.start[draw_transitions(data, count, key=key)]
     return Transition(
         obs=_rows(data, start),
         action=data.action[start + 1],
@@ -132,7 +142,7 @@ def sample_pairs(
     of the reference state.
     """
     key_start, key_gap, key_negative = jax.random.split(key, 3)
-    index = jax.random.randint(key_start, (count,), 0, data.num_transitions)
+    index = draw_transitions(data, count, key=key_start)
     start, last, first = data.start[index], data.last[index], data.first[index]
     gap = truncated_geometric(discount, last - start, key=key_gap)
     if negatives == "same-episode":

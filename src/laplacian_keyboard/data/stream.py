@@ -18,6 +18,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
 
 from laplacian_keyboard.data.dataset import Dataset
 from laplacian_keyboard.data.replay import Experience, index_transitions
@@ -100,9 +101,12 @@ class Stream:
         angles: tuple[int, ...] = (),
         *,
         seed: int = 0,
+        everywhere: NamedSharding | None = None,
+        batch: NamedSharding | None = None,
     ):
         self.dataset, self.layout = dataset, layout
         self._inputs, self._angles = inputs, angles
+        self._everywhere, self._batch = everywhere, batch
         self._first = dataset.ends - dataset.lengths - 1
         self._order = lru_cache(maxsize=2)(partial(_order, dataset.lengths, seed))
         self._reader = ThreadPoolExecutor(1, "stream")
@@ -174,6 +178,7 @@ class Stream:
             last=jnp.asarray(last),
             first=jnp.asarray(first),
             num_actions=data.num_actions,
+            batch=self._batch,
         )
 
     def _prepare(self, rows: np.ndarray) -> np.ndarray:
@@ -184,7 +189,7 @@ class Stream:
 
         def zeros(x: jax.Array) -> jax.Array:
             shape = (self.layout.slots * x.shape[0], *x.shape[1:])
-            return jnp.zeros(shape, x.dtype)
+            return jnp.zeros(shape, x.dtype, device=self._everywhere)
 
         return jax.tree.map(zeros, block)
 
