@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from laplacian_keyboard.bench import BENCHMARKS, load_benchmark
+from laplacian_keyboard.bench import BENCHMARKS, load, load_benchmark
 from laplacian_keyboard.bench.update import matmul_flops
 from laplacian_keyboard.types import UserError
 
@@ -34,3 +34,14 @@ def test_every_benchmark_can_be_loaded(name):
 def test_an_unknown_benchmark_names_the_known_ones():
     with pytest.raises(UserError, match="known benchmarks: compose"):
         load_benchmark("speed")
+
+
+def test_loading_is_measured_both_ways(monkeypatch):
+    for name, value in {"EPISODES": 40, "EPISODE": 50, "PRESET": "smoke", "REPEATS": 1}.items():
+        monkeypatch.setattr(load, name, value)
+    monkeypatch.setattr(load, "CHUNK", 5)
+    monkeypatch.setattr(load, "trained_in", lambda folder, memory: {"peak": 1.0, "own": 0.5})
+    result = load.run()
+    assert result["transitions"] == 2000 > 3 * result["window_transitions"] > 0
+    assert result["updates_per_second"].keys() == {"in_memory", "streamed"}
+    assert "streamed over in memory" in load.lines(result)[-1]

@@ -14,7 +14,7 @@ PACKAGE = "laplacian_keyboard"
 
 ROOMS = {
     "0 words": "types",
-    "1 tools": "nets learner inputs spectral files compiling",
+    "1 tools": "nets learner inputs spectral files compiling devices",
     "2 method": "bases successor player zero_shot gpi baselines explore",
     "2' world": "envs data",
     # `gather` runs explorers in worlds; `pretraining` and `composing` read `presets`, so

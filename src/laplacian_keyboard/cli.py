@@ -181,6 +181,8 @@ def pretrain(
     preset: str = "cpu",
     seed: int = 0,
     seeds: int = 1,
+    memory: float | None = None,
+    shard_batch: bool = False,
     json: bool = False,
 ) -> None:
     """Learn a keyboard from a dataset: the Laplacian basis, then the behaviors over it.
@@ -193,7 +195,11 @@ def pretrain(
             (plain graph drawing) or random (nothing learned).
         preset: smoke (seconds, learns nothing well), cpu (minutes), or paper (its tables).
         seed: First seed.
-        seeds: Number of seeds, trained together; each keyboard goes to OUT/seed-N.
+        seeds: Number of seeds, trained together; each keyboard goes to OUT/seed-N. On several
+            devices the seeds are split over as many as share them evenly.
+        memory: Gigabytes for the data of training; of a larger dataset a window of this size moves
+            over it. By default a quarter of the memory of the machine, or of its accelerator.
+        shard_batch: Split every batch of a single seed over all devices.
         json: Print one JSON object as the last line.
     """
     from laplacian_keyboard.checkpoint import read_json
@@ -211,6 +217,8 @@ def pretrain(
         basis=basis,
         preset=preset,
         out=out,
+        memory=memory,
+        shard_batch=shard_batch,
         quiet=False,
     )
     result = {"k": k, **read_json(Path(out) / "result.json")}
@@ -674,8 +682,10 @@ def bench(name: Name = "envs", json: bool = False) -> None:
     Args:
         name: envs: environment steps a second, beside dm_control. update: gradient steps of every
             learner, as a fraction of the machine's peak. compose: the player's loop, beside its
-            updates and MuJoCo alone. item-collector: steps a second of this world. play: from key
-            to frame in a real browser.
+            updates and MuJoCo alone. peers: TD3, beside Stable-Baselines3 and SBX. seeds: several
+            at once, beside one. item-collector: steps a second of this world. load: ten million
+            transitions, packed, opened, and trained on in memory and through a window. play: from
+            key to frame in a real browser.
         json: Print one JSON object as the last line.
     """
     from laplacian_keyboard.bench import load_benchmark

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
@@ -26,12 +26,17 @@ from laplacian_keyboard.data.replay import (
     sample_pairs,
     sample_transitions,
 )
+from laplacian_keyboard.data.stream import Layout, Stream, layout_of
+from laplacian_keyboard.devices import everywhere, line_of, line_of_devices, split
 from laplacian_keyboard.envs.domains import ANGLES
 from laplacian_keyboard.inputs import Inputs
 from laplacian_keyboard.keyboard import Keyboard, KeyboardConfig, KeyboardParams, empty_params
 from laplacian_keyboard.successor.weights import sample_weights
 from laplacian_keyboard.train import fit
 from laplacian_keyboard.types import Metrics, Pairs, Transition, UserError
+
+Source: TypeAlias = Experience | Stream
+"""What is learned from: all of a dataset, or a window that moves over it."""
 
 MOMENT_BATCH, MOMENT_BATCHES = 8_192, 128
 """A million pairs for the refinement and the report: a few seconds, and its noise is what limits
@@ -148,7 +153,7 @@ def average_moments(
 
 def learn_basis(
     config: registry.Config,
-    experience: Experience,
+    experience: Source,
     *,
     num_steps: int,
     key: PRNGKeyArray,
@@ -176,12 +181,14 @@ def learn_basis(
         )
     if not isinstance(config, laplacian.Config):
         return basis.encoder(state), None
+    # A window is a random part of the episodes; the first is where the next stage begins.
+    some = experience.at(0) if isinstance(experience, Stream) else experience
 
     def finish(encoder: Any, key: PRNGKeyArray) -> tuple[Any, laplacian.Report]:
-        moments = average_moments(config, encoder, experience, key)
+        moments = average_moments(config, encoder, some, key)
         if config.refine:
             encoder = laplacian.refine(encoder, moments)
-            moments = average_moments(config, encoder, experience, key)
+            moments = average_moments(config, encoder, some, key)
         return encoder, laplacian.report(moments)
 
     if key.ndim == 0:
@@ -193,7 +200,7 @@ def learn_basis(
 def learn_forward_backward(
     basis: forward_backward.Config,
     config: successor.Config,
-    experience: Experience,
+    experience: Source,
     *,
     num_steps: int,
     key: PRNGKeyArray,
@@ -227,7 +234,7 @@ def learn_behaviors(
     basis: registry.Config,
     config: successor.Config,
     encoder: Any,
-    experience: Experience,
+    experience: Source,
     *,
     num_steps: int,
     key: PRNGKeyArray,
@@ -287,15 +294,27 @@ def pretrain(
     preset: str = "cpu",
     seed: int = 0,
     out: str | Path | None = None,
+    memory: float | None = None,
+    shard_batch: bool = False,
     quiet: bool = True,
 ) -> Keyboard:
     """Stages 1 and 2: a keyboard of k keys from reward-free data, over the Laplacian basis or
     another: lap, fb, hilp or random.
 
-    With a folder `out`, an interrupted call continues there and a finished one loads.
+    With a folder `out`, an interrupted call continues there and a finished one loads. A dataset
+    that takes more than `memory` gigabytes (by default a quarter of the machine's) is learned from
+    through a window that moves over it. `shard_batch` splits every batch over all devices.
     """
     return pretrain_seeds(
-        dataset, k=k, seeds=[seed], basis=basis, preset=preset, out=out, quiet=quiet
+        dataset,
+        k=k,
+        seeds=[seed],
+        basis=basis,
+        preset=preset,
+        out=out,
+        memory=memory,
+        shard_batch=shard_batch,
+        quiet=quiet,
     )[0]
 
 
@@ -307,16 +326,24 @@ def pretrain_seeds(
     basis: str = "laplacian",
     preset: str = "cpu",
     out: str | Path | None = None,
+    memory: float | None = None,
+    shard_batch: bool = False,
     quiet: bool = True,
 ) -> list[Keyboard]:
-    """The same for several seeds at once, trained together on one device. Their keyboards go to
-    the folders `out/seed-N`; a single seed's goes to `out` itself."""
+    """The same for several seeds at once, trained together and split over as many devices as share
+    them evenly. Their keyboards go to the folders `out/seed-N`; a single seed's goes to `out`
+    itself."""
+    many = len(seeds) > 1
+    if shard_batch and (many or len(jax.devices()) == 1):
+        reason = "several seeds are split over devices as it is" if many else "JAX sees only one"
+        raise UserError(f"shard_batch is for one seed on several devices, but {reason}")
     domain, discrete = dataset.domain or "", dataset.spec.discrete
     settings = presets.settings(preset, k, discrete=discrete, basis=basis, domain=domain)
     _require_enough_states(dataset, k)
     config = KeyboardConfig(
         dataset.spec, settings.basis, settings.successor, domain, ANGLES.get(domain, ())
     )
+    layout = find_layout(dataset, config.angles, settings.normalise, memory)
     run = None
     if out is not None:
         described = {
@@ -327,17 +354,25 @@ def pretrain_seeds(
             "dataset_steps": dataset.num_transitions,
             "basis_steps": settings.basis_steps,
             "successor_steps": settings.successor_steps,
+            **({} if layout is None else {"window": dataclasses.asdict(layout)}),
             **dataclasses.asdict(config),
         }
         run = RunFolder(out, described)
         if run.is_done:
             return [Keyboard.load(folder) for folder in _seed_folders(run.path, seeds)]
-    many = len(seeds) > 1
     keys = jnp.stack([jax.random.key(seed) for seed in seeds]) if many else jax.random.key(seeds[0])
-    inputs, experience = prepare_experience(dataset, config.angles, settings.normalise)
-
+    inputs, experience = prepare_experience(
+        dataset,
+        config.angles,
+        settings.normalise,
+        layout=layout,
+        seeds=len(seeds),
+        shard_batch=shard_batch,
+    )
     encoder, behaviors, report = _both_stages(config, settings, experience, keys, run, quiet)
     trained = (encoder, behaviors)
+    if line_of(trained) is not None:
+        trained = jax.device_put(trained, jax.devices()[0])
     each = [seed_of(trained, i) for i in range(len(seeds))] if many else [trained]
     states = sample_states(dataset)
     keyboards = [
@@ -354,7 +389,7 @@ def pretrain_seeds(
 def _both_stages(
     config: KeyboardConfig,
     settings: presets.Settings,
-    experience: Experience,
+    experience: Source,
     keys: PRNGKeyArray,
     run: RunFolder | None,
     quiet: bool,
@@ -396,15 +431,48 @@ def _both_stages(
     return encoder, behaviors, report
 
 
+def find_layout(
+    dataset: Dataset, angles: tuple[int, ...], normalise: bool, memory: float | None = None
+) -> Layout | None:
+    """The window on a dataset that takes more than `memory` gigabytes as the networks see it."""
+    if memory is not None and not memory > 0:
+        raise UserError(f"memory must be a positive number of gigabytes, not {memory}")
+    observation = dataset.observation
+    prepared, plain = 4 * (observation.shape[1] + len(angles)), observation.dtype.itemsize
+    return layout_of(
+        dataset,
+        obs_bytes=prepared if normalise else plain * observation.shape[1],
+        memory=None if memory is None else 1e9 * memory,
+    )
+
+
 def prepare_experience(
-    dataset: Dataset, angles: tuple[int, ...], normalise: bool
-) -> tuple[Inputs, Experience]:
-    """The dataset's rows as the networks see them, and how they were made."""
-    if not normalise:
-        return Inputs.plain(dataset.spec.obs_dim, angles), dataset.experience()
-    inputs = Inputs.of_data(dataset.observation, angles)
-    prepared = inputs.of_rows(dataset.observation, angles)
-    return inputs, dataclasses.replace(dataset, observation=prepared).experience()
+    dataset: Dataset,
+    angles: tuple[int, ...],
+    normalise: bool,
+    *,
+    layout: Layout | None = None,
+    seeds: int = 1,
+    shard_batch: bool = False,
+) -> tuple[Inputs, Source]:
+    """The dataset's rows as the networks see them, and how they were made; through a window if
+    there is a layout for it. They are on all devices that the seeds or the batches are split over.
+    """
+    line = line_of_devices(len(jax.devices()) if shard_batch else seeds)
+    batch = split(line) if shard_batch and line else None
+    if normalise:
+        inputs = Inputs.of_data(dataset.observation, angles)
+    else:
+        inputs = Inputs.plain(dataset.spec.obs_dim, angles)
+    if layout is not None:
+        prepare = inputs if normalise else None
+        place = everywhere(line)
+        return inputs, Stream(dataset, layout, prepare, angles, everywhere=place, batch=batch)
+    if normalise:
+        prepared = inputs.of_rows(dataset.observation, angles)
+        dataset = dataclasses.replace(dataset, observation=prepared)
+    experience = dataclasses.replace(dataset.experience(), batch=batch)
+    return inputs, experience if line is None else jax.device_put(experience, everywhere(line))
 
 
 def _seed_folders(path: Path, seeds: list[int]) -> list[Path]:
@@ -425,12 +493,14 @@ def _require_enough_states(dataset: Dataset, k: int) -> None:
     """k eigenvectors besides the constant one need more than k different states."""
     if k < 1:
         raise UserError(f"k must be at least 1, not {k}")
-    rows = dataset.observation[: 64 * (k + 1)]
-    if len(np.unique(rows, axis=0)) > k:
-        return
-    states = len(np.unique(dataset.observation, axis=0))
-    if states <= k:
-        raise UserError(
-            f"k = {k} is too large: the dataset has {states} different observations, so k can be "
-            f"at most {states - 1}"
-        )
+    count = 64 * (k + 1)
+    states = dataset.observation[:0]
+    for start in range(0, len(dataset.observation), count):
+        rows = dataset.observation[start : start + count]
+        states = np.unique(np.concatenate([states, rows]), axis=0)
+        if len(states) > k:
+            return
+    raise UserError(
+        f"k = {k} is too large: the dataset has {len(states)} different observations, so k can be "
+        f"at most {len(states) - 1}"
+    )

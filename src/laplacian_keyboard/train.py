@@ -4,7 +4,8 @@
                      check, log, show, checkpoint                               on the host
 
 The key of step t is `fold_in(key, t)`, so a run that is interrupted and resumed sees the same
-random numbers and ends bitwise equal to one that is not.
+random numbers and ends bitwise equal to one that is not. Data larger than memory are a `Stream`,
+whose window in a chunk depends on the chunk's number alone.
 """
 
 import math
@@ -19,6 +20,8 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from laplacian_keyboard.checkpoint import RunFolder
+from laplacian_keyboard.data.stream import Stream
+from laplacian_keyboard.devices import everywhere, line_of, split
 from laplacian_keyboard.log import progress
 from laplacian_keyboard.types import Metrics, UserError
 
@@ -44,14 +47,14 @@ def fit(
     evaluate_every: int = 1,
     quiet: bool = True,
 ) -> State:
-    """`state` after `num_steps` updates.
+    """`state` after `num_steps` updates on `data`, which may be or contain a `Stream`.
 
     With a run folder: starts from its checkpoint of this stage if there is one, logs the mean
     metrics of every chunk, and checkpoints at chunk ends. `evaluate(state)` adds its figures to
     what is logged for a chunk, for every chunk that ends at a multiple of `evaluate_every`.
 
     `key` may be an array of keys, one a seed; then `update` is mapped over seeds by the caller and
-    metrics have a leading seed axis.
+    metrics have a leading seed axis. Seeds are split over the devices that the data lie on.
     """
     step = 0
     if run is not None and (found := run.load_state(stage, state)) is not None:
@@ -63,8 +66,12 @@ def fit(
         bar(step)
         while step < num_steps:
             length = min(chunk, num_steps - step)
+            resident = _resident(data, step // chunk)
+            if line := line_of(resident):
+                place = split(line) if key.ndim else everywhere(line)
+                state, key = jax.device_put((state, key), place)
             before = state
-            state, metrics = run_chunk(update, length, state, data, jnp.int32(step), key)
+            state, metrics = run_chunk(update, length, state, resident, jnp.int32(step), key)
             metrics = {name: np.asarray(value) for name, value in metrics.items()}
             try:
                 require_finite(metrics, stage, step, step + length, run)
@@ -96,6 +103,12 @@ def run_chunk(
 
     state, metrics = jax.lax.scan(one_step, state, jnp.arange(length, dtype=jnp.int32))
     return state, jax.tree.map(lambda x: jnp.mean(x, axis=0), metrics)
+
+
+def _resident(data: Any, chunk: int) -> Any:
+    """The data of a chunk: each stream is replaced by its window."""
+    is_stream = lambda x: isinstance(x, Stream)  # noqa: E731
+    return jax.tree.map(lambda x: x.at(chunk) if is_stream(x) else x, data, is_leaf=is_stream)
 
 
 def step_key(key: PRNGKeyArray, step: Any) -> PRNGKeyArray:

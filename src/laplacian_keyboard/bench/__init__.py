@@ -19,6 +19,7 @@ BENCHMARKS = {
     "peers": "TD3 on cheetah, beside Stable-Baselines3 and SBX",
     "seeds": "the time of several seeds together, over that of one",
     "envs": "environment steps a second, beside dm_control's own loop",
+    "load": "a large dataset: packing, opening, memory, and training through a window",
     "play": "the page of lk play in a real browser: from key to frame, and hostile formulas",
 }
 

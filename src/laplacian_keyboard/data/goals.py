@@ -4,7 +4,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
-from laplacian_keyboard.data.replay import Experience, sample_observations, truncated_geometric
+from laplacian_keyboard.data.replay import (
+    Experience,
+    draw_transitions,
+    sample_observations,
+    truncated_geometric,
+)
 from laplacian_keyboard.types import Pairs
 
 
@@ -20,7 +25,7 @@ def sample_goals(
     `negative_obs` holds the goals: with probability `random_fraction` the state any transition
     reached, else one of the same episode, a geometric number of steps after `obs`."""
     key_start, key_gap, key_random, key_choice = jax.random.split(key, 4)
-    index = jax.random.randint(key_start, (count,), 0, data.num_transitions)
+    index = draw_transitions(data, count, key=key_start)
     start, last = data.start[index], data.last[index]
     gap = truncated_geometric(future_discount, last - start, key=key_gap)
     obs, next_obs, later = data.obs[jnp.stack([start, start + 1, start + gap])].astype(jnp.float32)

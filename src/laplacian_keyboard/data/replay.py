@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.sharding import NamedSharding
 from jaxtyping import Bool, Float, Int, PRNGKeyArray, Shaped
 
 from laplacian_keyboard.types import Pairs, Spec, Transition, UserError
@@ -35,6 +36,8 @@ class Experience(eqx.Module):
     """The first row of that transition's episode."""
     num_actions: int = eqx.field(static=True)
     """Number of discrete actions; 0 for continuous actions."""
+    batch: NamedSharding | None = eqx.field(static=True, default=None)
+    """How samples are laid over several devices, if they are."""
 
     @classmethod
     def from_episodes(
@@ -67,16 +70,14 @@ class Experience(eqx.Module):
                 f"{len(obs)} rows do not fit episodes of {np.sum(lengths)} steps in total: an "
                 "episode of T steps has T + 1 rows"
             )
-        first = np.concatenate([[0], np.cumsum(lengths + 1)[:-1]])
-        step = np.arange(np.sum(lengths)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        start = np.repeat(first, lengths) + step
+        start, last, first = index_transitions(lengths)
         return cls(
             obs=jnp.asarray(obs),
             action=jnp.asarray(action),
             discount=jnp.asarray(discount, jnp.float32),
-            start=jnp.asarray(start, jnp.int32),
-            last=jnp.asarray(np.repeat(first + lengths, lengths), jnp.int32),
-            first=jnp.asarray(np.repeat(first, lengths), jnp.int32),
+            start=jnp.asarray(start),
+            last=jnp.asarray(last),
+            first=jnp.asarray(first),
             num_actions=num_actions,
         )
 
@@ -90,15 +91,32 @@ class Experience(eqx.Module):
         return Spec(self.obs.shape[-1], self.num_actions, action_dim)
 
 
+def index_transitions(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Where transitions lie in the rows of episodes of these lengths: the row each starts from,
+    and the last and the first row of its episode."""
+    first = np.cumsum(lengths + 1) - lengths - 1
+    step = np.arange(np.sum(lengths)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    start = np.repeat(first, lengths) + step
+    last = np.repeat(first + lengths, lengths)
+    return start.astype(np.int32), last.astype(np.int32), np.repeat(first, lengths).astype(np.int32)
+
+
+def draw_transitions(data: Experience, count: int, *, key: PRNGKeyArray) -> Int[Array, "b"]:
+    """Numbers of random transitions; devices that share a batch share them."""
+    index = jax.random.randint(key, (count,), 0, data.num_transitions)
+    if data.batch is None or count % data.batch.mesh.size:
+        return index
+    return jax.lax.with_sharding_constraint(index, data.batch)
+
+
 def sample_observations(data: Experience, count: int, *, key: PRNGKeyArray) -> Float[Array, "b o"]:
     """States reached by random transitions."""
-    index = jax.random.randint(key, (count,), 0, data.num_transitions)
-    return _rows(data, data.start[index] + 1)
+    return _rows(data, data.start[draw_transitions(data, count, key=key)] + 1)
 
 
 def sample_transitions(data: Experience, count: int, *, key: PRNGKeyArray) -> Transition:
     """Random transitions; the dataset is reward-free, so their reward is 0."""
-    start = data.start[jax.random.randint(key, (count,), 0, data.num_transitions)]
+    start = data.start[draw_transitions(data, count, key=key)]
     return Transition(
         obs=_rows(data, start),
         action=data.action[start + 1],
@@ -124,7 +142,7 @@ def sample_pairs(
     of the reference state.
     """
     key_start, key_gap, key_negative = jax.random.split(key, 3)
-    index = jax.random.randint(key_start, (count,), 0, data.num_transitions)
+    index = draw_transitions(data, count, key=key_start)
     start, last, first = data.start[index], data.last[index], data.first[index]
     gap = truncated_geometric(discount, last - start, key=key_gap)
     if negatives == "same-episode":
