@@ -11,6 +11,7 @@ from laplacian_keyboard.experiments import (
     bases,
     behaviors,
     common,
+    goals,
     load_experiment,
     quadruped_weights,
     sample_efficiency,
@@ -97,3 +98,11 @@ def test_the_pictures_of_keys_and_weights_are_drawn(tmp_path):
     assert [row["key"] for row in rows] == ["+e_1", "-e_1", "+e_2", "-e_2"]
     for picture in ("weights/weights.png", "keys/quadruped/behaviors-0.png"):
         assert (tmp_path / picture).read_bytes()[:4] == b"\x89PNG"
+
+
+def test_goals_of_four_rooms_are_measured_against_the_optimum(tmp_path):
+    rows = goals.run(preset="smoke", seeds=1, out=str(tmp_path))
+    assert [row["basis"] for row in rows] == ["laplacian", "fb"]
+    for row in rows:
+        assert 0.0 <= row["of_optimal_worst_goal"]["mean"] <= row["of_optimal"]["mean"] <= 1.0
+    assert goals.run(preset="smoke", seeds=1, out=str(tmp_path)) == rows

@@ -12,6 +12,7 @@ EXPERIMENTS = {
     "stitching": "a goal that no single behavior of Four-Rooms reaches, and the player that does",
     "basis-options": "options of the Laplacian objective against exact eigenvectors of Four-Rooms",
     "behavior-options": "choices of the behaviors' training against optimal values of Four-Rooms",
+    "goals": "zero-shot goals of Four-Rooms over the optimal value, Laplacian and forward-backward",
     "zero-shot": "Laplacian and forward-backward keyboards on every task of a robot",
     "basis-size": "zero-shot returns over the size of the basis and the explorer",
     "hierarchy": "zero-shot and player over the size of the basis (the paper's main result)",
