@@ -6,6 +6,7 @@ every second one, and our environment for all. Each trains for a while before it
 
 import dataclasses
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import jax
@@ -29,8 +30,7 @@ SETTINGS = td3.Config()
 def run() -> dict[str, Any]:
     """Environment steps a second of each library, updates included, and ours over theirs."""
     try:
-        import sbx
-        import stable_baselines3
+        stable_baselines3, sbx = map(import_module, ("stable_baselines3", "sbx"))
     except ImportError as error:
         raise UserError(
             f"lk bench peers compares with libraries that are not here ({error.name}); "
