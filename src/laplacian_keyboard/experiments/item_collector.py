@@ -410,10 +410,11 @@ def draw(entries: list[dict[str, Any]], references: dict[str, dict[str, float]])
         for name, values in references.items():
             height = values[f"return_{WRONG_ORDER_REWARD:g}"]
             panel.axhline(height, color="#999999", ls=":", lw=1.2)
-            panel.annotate(name, (0.01, height), xycoords=("axes fraction", "data"), fontsize=7)
+            place = {"xytext": (0, 2), "textcoords": "offset points", "fontsize": 7}
+            panel.annotate(name, (0.01, height), xycoords=("axes fraction", "data"), **place)
         panel.set_title(f"{form} and OKB (dashed: zero-shot)", fontsize=9)
         panel.set_xlabel("environment steps of the player")
         panel.set_ylabel("return")
         panel.grid(alpha=0.25)
-        panel.legend(fontsize=7, frameon=False, loc="center right")
+        panel.legend(fontsize=7, frameon=False, loc="lower right")
     return figure
