@@ -16,8 +16,8 @@ from laplacian_keyboard.checkpoint import RunFolder
 from laplacian_keyboard.data.labels import relabel
 from laplacian_keyboard.envs.dmc import DmcVectorEnv
 from laplacian_keyboard.envs.domains import make_vector_env
-from laplacian_keyboard.envs.host import make_host
-from laplacian_keyboard.flat import FlatAgent, train_flat
+from laplacian_keyboard.envs.host import make_host, spec_of
+from laplacian_keyboard.flat import FlatAgent, FlatConfig, table_of, train_flat
 from laplacian_keyboard.gather import gather
 from laplacian_keyboard.host_loop import Curve, Stretches, Table, learn_players
 from laplacian_keyboard.keyboard import Keyboard, Player
@@ -133,9 +133,9 @@ def test_an_interrupted_player_ends_as_if_it_had_not_been(keyboard, tmp_path):
 
 def test_a_player_that_diverges_names_the_quantity_and_the_step(keyboard, tmp_path):
     def poisoned(*arguments: Any, **options: Any):
-        learning, metrics = real(*arguments, **options)
-        bad = jax.tree.map(lambda x: x * np.nan if x.dtype == np.float32 else x, learning.players)
-        return host_loop.Learning(bad, learning.replays), metrics
+        players, metrics = real(*arguments, **options)
+        bad = jax.tree.map(lambda x: x * np.nan if x.dtype == np.float32 else x, players)
+        return bad, metrics
 
     real = host_loop._learn
     with pytest.MonkeyPatch.context() as patch:
@@ -163,6 +163,33 @@ def test_stretches_are_cut_by_the_end_of_an_episode():
     np.testing.assert_allclose(ended.discount[kept], [0.125, 0.0])
     np.testing.assert_array_equal(ended.next_obs[1, 1], [7.0])
     np.testing.assert_array_equal(stretches.start, [[0.0], [5.0]])
+
+
+def test_chords_are_chosen_for_the_observation_at_hand(monkeypatch):
+    """Also where episodes of seven steps cut stretches of five, and players no longer choose at
+    the same time."""
+    env = DmcVectorEnv("cheetah", ["run", "walk"], 2, episode_length=7)
+    step, reset, now = env.step, env.reset, {}
+
+    class Watched(Stretches):
+        def begin(self, inputs: np.ndarray, u: np.ndarray, w: np.ndarray) -> None:
+            choosing = self.left == 0
+            np.testing.assert_array_equal(inputs[choosing], now["obs"][choosing])
+            chosen.append(choosing)
+            super().begin(inputs, u, w)
+
+    def remember(result: tuple[Any, ...]) -> tuple[Any, ...]:
+        now["obs"] = np.array(result[0], np.float32)
+        return result
+
+    chosen: list[np.ndarray] = []
+    monkeypatch.setattr(env, "step", lambda action: remember(step(action)))
+    monkeypatch.setattr(env, "reset", lambda **options: remember(reset(**options)))
+    monkeypatch.setattr(host_loop, "Stretches", Watched)
+    config = player.Config(t_term=5, warmup=20, capacity=100, td3=CONFIG.td3)
+    table = table_of(FlatConfig(spec_of(env), config))
+    learn_players(table, None, env, keys=jax.random.split(jax.random.key(0), 2), steps=60)
+    assert len(chosen) > 12  # a stretch a choice would be twelve
 
 
 def test_the_area_is_the_mean_height_of_the_curve():

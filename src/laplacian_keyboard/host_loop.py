@@ -4,8 +4,8 @@ Several of them, for several tasks or seeds, learn side by side:
 
     for each stretch of t_term steps, in all environments:
       act, step                                                       one call for all environments
-      store what ended; as many updates as steps were made;           one call for all players
-        each player chooses its next chord
+      store what ended                                                one call for all players
+      as many updates as steps were made; choose the next chords      one call for all players
     every 10,000 steps: evaluate, log, checkpoint, begin new episodes
 
 What the players know changes only when behaviors end, so updating once for a whole stretch is the
@@ -127,70 +127,67 @@ def _choose(
     return Choice(inputs, u, w, table.behave(table.keyboard, params, obs, w))
 
 
-def _learn(
-    table: Table,
-    learning: Learning,
-    params: Any,
-    ended: Transition,
-    kept: Any,
-    keys: PRNGKeyArray,
-    step: Any,
-    *,
-    is_warm: bool,
-) -> tuple[Learning, Metrics]:
-    """Store the stretches that ended, `(players, n)` of which `kept` are real, and update."""
-    config = table.config
+def _store(table: Table, replays: Replay, params: Any, ended: Transition, kept: Any) -> Replay:
+    """Keep the stretches that ended, `(players, n)` of which `kept` are real."""
     seen = table.prepare(table.keyboard, params, ended.next_obs)
-    ended = dataclasses.replace(ended, next_obs=seen)
+    return jax.vmap(Replay.add)(replays, dataclasses.replace(ended, next_obs=seen), kept)
 
-    def one(learning: Learning, ended: Transition, kept: Array, key: PRNGKeyArray):
-        replay = learning.replays.add(ended, kept)
-        if not is_warm:
-            return Learning(learning.players, replay), {}
 
+def _learn(
+    table: Table, players: playing.State, replays: Replay, keys: PRNGKeyArray, step: Any
+) -> tuple[playing.State, Metrics]:
+    """The updates of a stretch."""
+    config = table.config
+
+    def one(player: playing.State, replay: Replay, key: PRNGKeyArray):
         def one_update(player: playing.State, key: PRNGKeyArray):
             key_batch, key_update = jax.random.split(key)
             batch = replay.sample(config.td3.batch_size, key=key_batch)
             return playing.update(config, player, batch, key=key_update)
 
         update_keys = jax.random.split(jax.random.fold_in(key, step), table.num_updates)
-        player, metrics = jax.lax.scan(one_update, learning.players, update_keys)
-        return Learning(player, replay), jax.tree.map(jnp.mean, metrics)
+        player, metrics = jax.lax.scan(one_update, player, update_keys)
+        return player, jax.tree.map(jnp.mean, metrics)
 
-    axes = (ONE_A_PLAYER, 0, 0, 0)
-    return jax.vmap(one, axes, out_axes=(ONE_A_PLAYER, 0))(learning, ended, kept, keys)
+    axes, out_axes = (ONE_A_PLAYER.players, 0, 0), (ONE_A_PLAYER.players, 0)
+    return jax.vmap(one, axes, out_axes=out_axes)(players, replays, keys)
 
 
 class Calls:
     """The compiled calls of a table. They take and give modules as flat lists of arrays: walking a
     module in Python at every step costs more than the step."""
 
-    def __init__(self, table: Table, params_tree: Any, learning_tree: Any):
+    def __init__(self, table: Table, params_tree: Any, players_tree: Any, replays_tree: Any):
         unflatten = jax.tree.unflatten
 
-        def choose(at_random, learning, params, obs, keys, step):
-            actors = unflatten(learning_tree, learning).players.actor.params
+        def choose(at_random, players, params, obs, keys, step):
+            actors = unflatten(players_tree, players).actor.params
             params = unflatten(params_tree, params)
             return _choose(table, at_random, actors, params, obs, keys, step)
 
         def behave(params, obs, w):
             return table.behave(table.keyboard, unflatten(params_tree, params), obs, w)
 
-        def learn(is_warm, at_random, learning, params, ended, kept, obs, keys, step):
-            players, keyboard = unflatten(learning_tree, learning), unflatten(params_tree, params)
-            players, metrics = _learn(
-                table, players, keyboard, Transition(*ended), kept, keys, step, is_warm=is_warm
-            )
-            actors = players.players.actor.params
-            choice = _choose(table, at_random, actors, keyboard, obs, keys, step)
+        def store(replays, params, ended, kept):
+            replays, params = unflatten(replays_tree, replays), unflatten(params_tree, params)
+            return jax.tree.leaves(_store(table, replays, params, Transition(*ended), kept))
+
+        def learn(players, replays, params, obs, keys, step):
+            players, replays = unflatten(players_tree, players), unflatten(replays_tree, replays)
+            players, metrics = _learn(table, players, replays, keys, step)
+            params = unflatten(params_tree, params)
+            choice = _choose(table, False, players.actor.params, params, obs, keys, step)
             return jax.tree.leaves(players), metrics, choice
 
         self.choose = jax.jit(choose, static_argnums=0)
         """Chords for players who have just sat down, or whose episodes have ended."""
         self.behave = jax.jit(behave)
         """Actions of the chords under way."""
-        self.learn = jax.jit(learn, static_argnums=(0, 1), donate_argnums=2)
-        """Learn from the stretches that ended and choose the next chords, in one call."""
+        self.store = jax.jit(store, donate_argnums=0)
+        """Keep what ended. A call of its own: in one with the updates XLA repeats the write inside
+        their reads, and copies the whole buffer to keep both apart."""
+        self.learn = jax.jit(learn, donate_argnums=0)
+        """Learn from what is kept and choose the next chords."""
 
 
 calls_of = functools.cache(Calls)
@@ -261,8 +258,9 @@ def play_and_learn(
     running, finished = np.zeros(env.num_envs), [[] for _ in range(num_players)]
     share, totals = env.num_envs // num_players, []
     keyboard, keyboard_tree = jax.tree.flatten(params)
-    players, players_tree = jax.tree.flatten(learning)
-    calls, ready = calls_of(table, keyboard_tree, players_tree), None
+    players, players_tree = jax.tree.flatten(learning.players)
+    replays, replays_tree = jax.tree.flatten(learning.replays)
+    calls, ready = calls_of(table, keyboard_tree, players_tree, replays_tree), None
     while step < end:
         is_warm = step >= config.warmup
         for _ in range(config.t_term):
@@ -271,7 +269,6 @@ def play_and_learn(
                 if ready is None:
                     ready = calls.choose(not is_warm, players, keyboard, obs, keys, np.int32(step))
                 inputs, u, w, first_action = map(np.asarray, vars(ready).values())
-                ready = None
                 require_finite({"player/chord": w}, "player", start, step, run)
                 if (stretches.left == 0).all():
                     action = first_action
@@ -279,6 +276,7 @@ def play_and_learn(
             if action is None:
                 action = np.asarray(calls.behave(keyboard, obs, stretches.w))
             obs, reward, terminated, truncated, infos = env.step(action)
+            ready = None  # it was for the observation before
             over = terminated | truncated
             seen = obs
             if over.any():
@@ -289,15 +287,16 @@ def play_and_learn(
                 finished[i // share].append(running[i])
                 running[i] = 0.0
             step += share
-        ended, kept = stretches.collect(num_players)
-        at_random = step < config.warmup
-        players, metrics, ready = calls.learn(
-            is_warm, at_random, players, keyboard, ended, kept, obs, keys, np.int32(step)
-        )
-        totals.append(metrics)
-    learning = jax.tree.unflatten(players_tree, players)
+        replays = calls.store(replays, keyboard, *stretches.collect(num_players))
+        if is_warm:
+            players, metrics, ready = calls.learn(
+                players, replays, keyboard, obs, keys, np.int32(step)
+            )
+            totals.append(metrics)
+    unflatten = jax.tree.unflatten
+    learning = Learning(unflatten(players_tree, players), unflatten(replays_tree, replays))
     averaged = {
-        name: np.mean([np.asarray(one[name]) for one in totals if one], axis=0)
+        name: np.mean([np.asarray(one[name]) for one in totals], axis=0)
         for name in (totals[-1] if totals else {})
     }
     if all(finished):
