@@ -8,25 +8,16 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import mujoco
 import numpy as np
 
 from laplacian_keyboard import player as playing
-from laplacian_keyboard import presets
 from laplacian_keyboard.bench import machine, median_rates
-from laplacian_keyboard.envs.dmc import DmcVectorEnv, load_domain
-from laplacian_keyboard.envs.domains import ANGLES, DMC
-from laplacian_keyboard.envs.host import spec_of
+from laplacian_keyboard.bench.loops import loop_of_players
+from laplacian_keyboard.envs.dmc import load_domain
+from laplacian_keyboard.envs.domains import DMC
 from laplacian_keyboard.envs.tasks import tasks_of
-from laplacian_keyboard.host_loop import (
-    ONE_A_PLAYER,
-    Learning,
-    Table,
-    play_and_learn,
-    start_learning,
-)
-from laplacian_keyboard.keyboard import KeyboardConfig, empty_params
+from laplacian_keyboard.host_loop import ONE_A_PLAYER, Learning
 from laplacian_keyboard.types import Metrics
 
 K, STEPS = 10, 1_000
@@ -57,28 +48,15 @@ def lines(result: dict[str, Any]) -> list[str]:
 
 def measure(domain: str, num_players: int) -> dict[str, float]:
     """Rates are environment steps of all players together a second."""
-    env = DmcVectorEnv(domain, tasks_of(domain)[:num_players], num_players)
-    settings = presets.settings("cpu", K, discrete=False)
-    config = KeyboardConfig(
-        spec_of(env), settings.basis, settings.successor, domain, ANGLES.get(domain, ())
-    )
-    params = jax.jit(lambda: empty_params(config))()
-    table = Table(settings.player, config, settings.player.t_term)
-    keys = jax.random.split(jax.random.key(0), num_players)
-    warm, _ = play_and_learn(
-        table, params, env, start_learning(table, keys), keys, 0, 2 * settings.player.warmup, None
-    )
+    players = loop_of_players(domain, tasks_of(domain)[:num_players], K)
+    config = players.table.config
 
     def loop() -> int:
-        begin = settings.player.warmup
-        learning, _ = play_and_learn(
-            table, params, env, jax.tree.map(jnp.copy, warm), keys, begin, begin + STEPS, None
-        )
-        jax.block_until_ready(learning)
+        players.play(STEPS)
         return STEPS * num_players
 
     def updates() -> int:
-        jax.block_until_ready(_updates_alone(settings.player, warm, keys))
+        jax.block_until_ready(_updates_alone(config, players.warm, players.keys))
         return STEPS * num_players
 
     rates = median_rates(

@@ -9,16 +9,13 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
 from laplacian_keyboard import player as playing
 from laplacian_keyboard.baselines import td3
 from laplacian_keyboard.bench import machine, median_rates
+from laplacian_keyboard.bench.loops import Loop
 from laplacian_keyboard.envs.dmc import DmcVectorEnv
 from laplacian_keyboard.envs.host import spec_of
 from laplacian_keyboard.flat import FlatConfig, table_of
-from laplacian_keyboard.host_loop import play_and_learn, start_learning
 from laplacian_keyboard.types import UserError
 
 DOMAIN, TASK = "cheetah", "run"
@@ -74,16 +71,10 @@ def ours(batch: int) -> Callable[[], int]:
     learner = dataclasses.replace(SETTINGS, batch_size=batch)
     config = playing.Config(t_term=1, gamma=0.99, warmup=WARMUP, td3=learner)
     table = table_of(FlatConfig(spec_of(env), config, DOMAIN))
-    table = dataclasses.replace(table, num_updates=1)
-    keys = jax.random.split(jax.random.key(0), 1)
-    warm, _ = play_and_learn(
-        table, None, env, start_learning(table, keys), keys, 0, 2 * WARMUP, None
-    )
+    agent = Loop(dataclasses.replace(table, num_updates=1), None, env)
 
     def work() -> int:
-        before = jax.tree.map(jnp.copy, warm)
-        learning, _ = play_and_learn(table, None, env, before, keys, WARMUP, WARMUP + STEPS, None)
-        jax.block_until_ready(learning)
+        agent.play(STEPS)
         return STEPS
 
     return work

@@ -11,11 +11,7 @@ import jax.numpy as jnp
 
 from laplacian_keyboard import presets
 from laplacian_keyboard.bench import machine, median_rates
-from laplacian_keyboard.envs.dmc import DmcVectorEnv
-from laplacian_keyboard.envs.domains import ANGLES
-from laplacian_keyboard.envs.host import spec_of
-from laplacian_keyboard.host_loop import Table, play_and_learn, start_learning
-from laplacian_keyboard.keyboard import KeyboardConfig, empty_params
+from laplacian_keyboard.bench.loops import loop_of_players
 from laplacian_keyboard.successor import continuous
 from laplacian_keyboard.types import Spec, Transition
 
@@ -56,22 +52,10 @@ def _figures(rates: dict[str, float]) -> dict[str, Any]:
 
 def player(count: int) -> Any:
     """Players of one task and as many seeds, with the `cpu` preset, as a contender."""
-    env = DmcVectorEnv(DOMAIN, [TASK] * count, count)
-    settings = presets.settings("cpu", K, discrete=False)
-    config = KeyboardConfig(
-        spec_of(env), settings.basis, settings.successor, DOMAIN, ANGLES.get(DOMAIN, ())
-    )
-    params, begin = jax.jit(lambda: empty_params(config))(), settings.player.warmup
-    table = Table(settings.player, config, settings.player.t_term)
-    keys = jax.random.split(jax.random.key(0), count)
-    warm, _ = play_and_learn(
-        table, params, env, start_learning(table, keys), keys, 0, 2 * begin, None
-    )
+    players = loop_of_players(DOMAIN, [TASK] * count, K)
 
     def work() -> int:
-        before = jax.tree.map(jnp.copy, warm)
-        learning, _ = play_and_learn(table, params, env, before, keys, begin, begin + STEPS, None)
-        jax.block_until_ready(learning)
+        players.play(STEPS)
         return STEPS
 
     return work
