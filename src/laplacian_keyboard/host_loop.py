@@ -231,9 +231,8 @@ class Stretches:
         `(players, steps * envs)`, and which of these had ended: the others are of no use."""
 
         def by_player(column: Sequence[np.ndarray]) -> np.ndarray:
-            stacked = np.stack(column)
-            split = stacked.reshape(len(stacked), num_players, -1, *stacked.shape[2:])
-            return np.moveaxis(split, 1, 0).reshape(num_players, -1, *stacked.shape[2:])
+            split = [each.reshape(num_players, -1, *each.shape[1:]) for each in column]
+            return np.concatenate(split, axis=1)
 
         kept, start, u, reward, discount, seen = map(by_player, zip(*self.ended, strict=True))
         self.ended = []
