@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from laplacian_keyboard import host_loop
 from laplacian_keyboard.experiments import hierarchy
 from laplacian_keyboard.parallel import spreading
 from laplacian_keyboard.types import UserError
@@ -11,12 +12,15 @@ from laplacian_keyboard.types import UserError
 
 def test_hierarchy_runs_resumes_and_sums_up(tmp_path, monkeypatch):
     monkeypatch.setattr(hierarchy, "ZERO_SHOT_EPISODES", 1)
-    options = {"preset": "smoke", "seeds": 1, "out": str(tmp_path), "sizes": (1, 2)}
+    monkeypatch.setattr(hierarchy, "CHECKPOINTS", 2)
+    for module in (hierarchy, host_loop):
+        monkeypatch.setattr(module, "EVALUATE_EPISODES", 1)
+    options = {"preset": "smoke", "seeds": 1, "out": str(tmp_path), "sizes": (2,)}
     with spreading(lambda f, arguments, done: [f(*a) for a in arguments]):
         rows = hierarchy.run(**options)
         assert hierarchy.run(**options) == rows
-    assert [(row["k"], row["task"]) for row in rows][:2] == [(1, "run"), (1, "run_backward")]
-    assert len(rows) == 8
+    assert [(row["k"], row["task"]) for row in rows][:2] == [(2, "run"), (2, "run_backward")]
+    assert len(rows) == 4
     for row in rows:
         assert 0.0 <= row["inside_span"] <= 1.0
         assert row["improvement"] == pytest.approx(row["player"] - row["zero_shot"], abs=0.11)

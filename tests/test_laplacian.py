@@ -106,6 +106,18 @@ def test_multipliers_climb_and_the_barrier_only_grows():
     assert int(after.step) == 1 and np.isfinite(metrics["laplacian/loss"])
 
 
+def test_a_truncated_basis_is_the_first_columns():
+    config = laplacian.Config(k=5, hidden=(16, 16))
+    encoder = laplacian.init(config, Spec(obs_dim=3), key=jax.random.key(0)).encoder.params
+    obs = jax.random.normal(jax.random.key(1), (7, 3))
+    first = laplacian.Config(k=2, hidden=(16, 16))
+    np.testing.assert_allclose(
+        laplacian.phi(first, laplacian.truncate(encoder, 2), obs),
+        laplacian.phi(config, encoder, obs)[:, :2],
+        rtol=1e-6,
+    )
+
+
 def test_refinement_recovers_eigenvectors_from_any_mixture_of_them():
     dynamics = CORRIDOR.next_states()
     P = spectral.transition_matrix(dynamics)

@@ -161,25 +161,27 @@ def test_a_click_on_the_map_changes_the_policy(browser, maps):
 
 def test_a_player_is_learned_in_the_page_and_plays(browser, tmp_path):
     keyboard = Instrument.load("point-maze")
-    with serving(keyboard, "point-maze", preset="smoke", folder=tmp_path) as stage:
-        with tab(browser, stage) as (page, served):
-            page.mouse.click(*CELL)
-            eventually(lambda: served.session.aim)
-            assert served._player.disabled
-            page.set_viewport_size({"width": 1400, "height": 1000})  # the keys hide nothing
-            page.get_by_text("Learn a player here").click()
-            steps = text_field(page, "Steps")
-            steps.fill("1000")
-            steps.press("Enter")
-            page.get_by_role("button", name="Start").click()
-            eventually(lambda: "finished" in told(page))
-            assert "return" in told(page) and "one chord" in told(page)
-            eventually(lambda: not served._player.disabled)
-            # What it has learned plays: the chord changes with no hand on the keys.
-            page.get_by_label("Let the player play").check()
-            eventually(lambda: served.session.player is not None)
-            first = chord(page)
-            eventually(lambda: np.abs(chord(page) - first).max() > 0.01)
+    with (
+        serving(keyboard, "point-maze", preset="smoke", folder=tmp_path) as stage,
+        tab(browser, stage) as (page, served),
+    ):
+        page.mouse.click(*CELL)
+        eventually(lambda: served.session.aim)
+        assert served._player.disabled
+        page.set_viewport_size({"width": 1400, "height": 1000})  # the keys hide nothing
+        page.get_by_text("Learn a player here").click()
+        steps = text_field(page, "Steps")
+        steps.fill("1000")
+        steps.press("Enter")
+        page.get_by_role("button", name="Start").click()
+        eventually(lambda: "finished" in told(page))
+        assert "return" in told(page) and "one chord" in told(page)
+        eventually(lambda: not served._player.disabled)
+        # What it has learned plays: the chord changes with no hand on the keys.
+        page.get_by_label("Let the player play").check()
+        eventually(lambda: served.session.player is not None)
+        first = chord(page)
+        eventually(lambda: np.abs(chord(page) - first).max() > 0.01)
 
 
 def told(page):

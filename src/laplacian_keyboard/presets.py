@@ -102,11 +102,13 @@ def _small_basis(settings: Settings, name: str) -> Settings:
     # Forward-backward learns everything in one stage, which gets the updates of both.
     steps = (steps + settings.successor_steps) * (settings.successor.num_steps > 0)
     config = forward_backward.Config(k, hidden=hidden, step_size=own.step_size, num_steps=steps)
-    successor = dataclasses.replace(settings.successor, num_steps=steps, emphasis=0.0)
+    successor = dataclasses.replace(settings.successor, num_steps=steps)
     if isinstance(successor, discrete_successor.Config):
-        successor = dataclasses.replace(successor, changes=False)
+        # F is large at goals, up to the number of states / (1 - gamma), and a slow target keeps it
+        # from getting there.
+        successor = dataclasses.replace(successor, changes=False, tau=max(0.05, successor.tau))
     else:
-        successor = dataclasses.replace(successor, climb="smaller")
+        successor = dataclasses.replace(successor, climb="smaller", emphasis=0.0)
     return dataclasses.replace(
         settings,
         basis=config,
