@@ -43,6 +43,7 @@ EVALUATE_EVERY, EVALUATE_EPISODES = 10_000, 10
 EVALUATION_SEED = 1_000_000
 """Evaluations start where learning does not."""
 CHORDS_FILE = "chords.safetensors"
+CHOOSING = 2**31 - 1
 
 
 def empty_replay(config: playing.Config, spec: Spec, k: int) -> Replay:
@@ -112,7 +113,9 @@ def _choose(
     inputs = table.prepare(table.keyboard, params, obs)
 
     def one(actor: Any, inputs: Array, key: PRNGKeyArray) -> Array:
-        key_act, key_random, key_mix = jax.random.split(jax.random.fold_in(key, step), 3)
+        # The updates of this step have the keys that `split` gives; these are others.
+        key = jax.random.fold_in(jax.random.fold_in(key, step), CHOOSING)
+        key_act, key_random, key_mix = jax.random.split(key, 3)
         shape = (inputs.shape[0], table.keyboard.k)
         random = jax.random.uniform(key_random, shape, minval=-1.0, maxval=1.0)
         if at_random:
