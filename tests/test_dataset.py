@@ -666,3 +666,34 @@ def test_minari_what_cannot_be_converted(minari, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "minari", None)
     with pytest.raises(UserError, match=r"pip install laplacian-keyboard\[minari\]"):
         minari_data.convert("pendulum/column-v0", tmp_path / "data")
+
+
+def test_episodes_of_ones_own_become_a_dataset(tmp_path):
+    rng = np.random.default_rng(0)
+    own = [
+        (rng.standard_normal((steps + 1, 3)), rng.uniform(-1, 1, (steps, 2)), ended)
+        for steps, ended in ((4, False), (7, True))
+    ]
+    dataset = lk.save_dataset(tmp_path / "own", own, domain="gym:Mine-v0")
+    assert (dataset.num_transitions, dataset.domain) == (11, "gym:Mine-v0")
+    assert lk.load_dataset(tmp_path / "own").spec == dataset.spec
+    for (observation, action, _), end, steps in zip(own, dataset.ends, (4, 7), strict=True):
+        np.testing.assert_allclose(dataset.observation[end - steps - 1 : end], observation, 1e-6)
+        np.testing.assert_allclose(dataset.action[end - steps : end], action, 1e-6)
+    np.testing.assert_array_equal(dataset.discount.ravel(), [1] * 12 + [0])
+    choices = lk.save_dataset(tmp_path / "two", [([[0.0], [1.0]], [1])], num_actions=2)
+    assert choices.spec.num_actions == 2
+
+
+@pytest.mark.parametrize(
+    ("episode", "complaint"),
+    [
+        ((np.zeros((3, 1)), np.zeros((3, 1))), "3 observations and 3 actions; there must be one"),
+        ((np.zeros((2, 1)), np.full((1, 1), 2.0)), r"outside \[-1, 1\]; scale"),
+        ((np.zeros((2, 1)),), "must be observations, actions"),
+    ],
+)
+def test_an_episode_of_ones_own_that_does_not_fit_is_named(tmp_path, episode, complaint):
+    fits = np.zeros((2, 1)), np.zeros((1, 1))
+    with pytest.raises(UserError, match=f"episode 1: .*{complaint}"):
+        lk.save_dataset(tmp_path / "own", [fits, episode])

@@ -1,13 +1,16 @@
 """What the README shows runs as it stands, at the size of a test."""
 
 import re
+import runpy
+import sys
 from pathlib import Path
 
 import numpy as np
 
 from laplacian_keyboard import cli
 
-README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
@@ -23,3 +26,11 @@ def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
 def test_the_commands_of_the_readme_exist():
     shown = re.findall(r"^lk ([a-z-]+(?: info)?)", README, re.MULTILINE)
     assert len(shown) >= 8 and set(shown) <= cli.COMMANDS.keys()
+
+
+def test_the_example_of_own_data_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["own_data.py", "smoke"])
+    names = runpy.run_path(str(ROOT / "examples" / "own_data.py"))
+    assert names["dataset"].num_transitions == 4_000
+    assert "in the data" in capsys.readouterr().out

@@ -12,7 +12,7 @@ from laplacian_keyboard.envs.registration import register_when_gymnasium_is_impo
 if TYPE_CHECKING:
     from laplacian_keyboard import spectral
     from laplacian_keyboard.composing import compose
-    from laplacian_keyboard.data.dataset import Dataset, load_dataset
+    from laplacian_keyboard.data.dataset import Dataset, load_dataset, save_dataset
     from laplacian_keyboard.data.labels import relabel
     from laplacian_keyboard.keyboard import Keyboard, Player, load
     from laplacian_keyboard.pretraining import pretrain
@@ -30,6 +30,7 @@ _HOMES = {
     "load_dataset": "data.dataset",
     "pretrain": "pretraining",
     "relabel": "data.labels",
+    "save_dataset": "data.dataset",
     "spectral": None,
 }
 """Where each public name lives; None is a module of that name."""
@@ -44,6 +45,7 @@ __all__ = [
     "load_dataset",
     "pretrain",
     "relabel",
+    "save_dataset",
     "spectral",
 ]
 

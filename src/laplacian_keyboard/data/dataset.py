@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -38,6 +38,7 @@ Source: TypeAlias = list[str | int]
 
 CACHE_FORMAT = 1
 CHUNK_ROWS = 1 << 16
+ACTION_TOLERANCE = 1e-6
 SHORT_EPISODE = 10
 """Steps below which an episode is too short to tell near from far."""
 EXORL_EXPLORERS = frozenset(
@@ -192,6 +193,49 @@ def load_dataset(
     )
 
 
+def save_dataset(
+    folder: str | Path, episodes: Iterable[Sequence[Any]], *, num_actions: int = 0, **facts: Any
+) -> Dataset:
+    """Write episodes of your own as a dataset folder, and open it.
+
+    An episode is its T + 1 observations, the T actions between them and, if it has a third entry,
+    whether it ended for good (a time limit is not such an end). Actions lie in [-1, 1], or with
+    `num_actions` are integers below that. `facts`, such as `domain="gym:Pendulum-v1"`, go into the
+    folder's description.
+    """
+    description = {"explorer": "own", "num_actions": num_actions, **facts}
+    with EpisodeWriter(folder, description, resume=False) as writer:
+        for episode in episodes:
+            writer.add(**_rows_of(episode, num_actions, f"episode {writer.episodes}"))
+    return load_dataset(folder)
+
+
+def _rows_of(episode: Sequence[Any], num_actions: int, name: str) -> dict[str, np.ndarray]:
+    """An episode as the T + 1 rows of a file; row 0 is the reset."""
+    if len(episode) not in (2, 3):
+        raise UserError(f"{name}: must be observations, actions and perhaps whether it terminated")
+    observation, action = (np.asarray(each) for each in episode[:2])
+    steps = len(action)
+    if len(observation) != steps + 1:
+        raise UserError(
+            f"{name}: {len(observation)} observations and {steps} actions; there must be one "
+            "observation more than actions, the last one included"
+        )
+    if not num_actions and np.abs(action).max(initial=0.0) > 1 + ACTION_TOLERANCE:
+        raise UserError(
+            f"{name}: action lies outside [-1, 1]; scale actions to that range, or give "
+            "num_actions if they are choices"
+        )
+    discount = np.ones(steps + 1, np.float32)
+    discount[-1] = 0.0 if len(episode) == 3 and episode[2] else 1.0
+    return {
+        "observation": observation,
+        "action": np.concatenate([np.zeros_like(action[:1]), action]),
+        "reward": np.zeros(steps + 1, np.float32),
+        "discount": discount,
+    }
+
+
 def copy_dataset(
     source: str | Path, folder: str | Path, *, progress: Progress | None = None
 ) -> Dataset:
@@ -247,7 +291,7 @@ def _problems(dataset: Dataset, low: list[float | None], high: list[float | None
             bad = _rows_where(values, lambda x: ~np.isfinite(x))
             problems += _report(dataset, bad, f"{name} is not finite (NaN or infinity)")
     if not dataset.num_actions:
-        outside = _rows_where(dataset.action, lambda x: np.abs(x) > 1 + 1e-6)
+        outside = _rows_where(dataset.action, lambda x: np.abs(x) > 1 + ACTION_TOLERANCE)
         problems += _report(dataset, outside, "action lies outside [-1, 1]")
     stops = np.flatnonzero(dataset.discount == 0)
     first, last = dataset.ends - dataset.lengths - 1, dataset.ends - 1
