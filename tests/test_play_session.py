@@ -8,6 +8,8 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
 from laplacian_keyboard import cli, spectral
 from laplacian_keyboard import player as playing
@@ -18,6 +20,7 @@ from laplacian_keyboard.envs.domains import grid_map
 from laplacian_keyboard.keyboard import Keyboard, KeyboardConfig, Player, empty_params, shipped
 from laplacian_keyboard.play import page as pages
 from laplacian_keyboard.play.exact import Oracle
+from laplacian_keyboard.play.guard import is_own
 from laplacian_keyboard.play.instrument import Instrument
 from laplacian_keyboard.play.lesson import Lesson, read_curve
 from laplacian_keyboard.play.session import LINGER, Session
@@ -265,6 +268,42 @@ def test_a_busy_port_and_odd_ones_are_clear_mistakes(capsys):
         with pytest.raises(SystemExit):
             cli.main(["play", "cheetah", *arguments])
         assert part in capsys.readouterr().err
+
+
+def test_pages_of_others_are_kept_out():
+    stage = pages.Stage(Instrument(untrained("four-rooms")), "four-rooms", port=0)
+    port = stage.server.get_port()
+    own = f"127.0.0.1:{port}"
+    version = f"viser-v{pages.viser.__version__}"
+
+    def come_in(origin: str | None, host: str = own) -> None:
+        sock = socket.create_connection(("127.0.0.1", port))
+        connect(f"ws://{host}", sock=sock, origin=origin, subprotocols=[version]).close()
+
+    try:
+        come_in(f"http://{own}")
+        come_in(None)
+        for origin, host in (
+            ("http://elsewhere.example", own),
+            (f"http://127.0.0.1:{port + 1}", own),
+            ("null", own),
+            (f"http://elsewhere.example:{port}", f"elsewhere.example:{port}"),
+        ):
+            with pytest.raises(InvalidStatus, match="403"):
+                come_in(origin, host)
+    finally:
+        stage.close()
+
+
+def test_a_server_for_others_is_asked_by_any_name_of_its_own():
+    name, elsewhere = ["robots.lab:8012"], "http://elsewhere.example"
+    assert is_own(name, ["http://robots.lab:8012"], loopback=False)
+    assert not is_own(name, ["http://robots.lab:8012"], loopback=True)
+    assert not is_own(name, [elsewhere], loopback=False)
+    assert not is_own(name, ["http://robots.lab:8012", elsewhere], loopback=False)
+    assert not is_own(["localhost:8012", *name], [], loopback=True)
+    assert not is_own(["[::1"], [], loopback=True)
+    assert is_own(["[::1]:8012"], [], loopback=True)
 
 
 def test_without_the_extra_it_is_named(monkeypatch, capsys):

@@ -1,7 +1,7 @@
 """Independent pieces of work in processes of their own, one core each.
 
 The networks of the `cpu` presets are too small to share among cores: two processes with a core
-each finish nearly twice the work of one process with two. `spread` runs pieces in such processes of
+each finish more than one process with two. `spread` runs pieces in such processes of
 this machine, or wherever `spreading` says.
 """
 

@@ -37,6 +37,8 @@ try:
 except ImportError as error:
     raise UserError('lk play needs viser: pip install "laplacian-keyboard[play]"') from error
 
+from laplacian_keyboard.play.guard import LOOPBACK, own_pages_only
+
 FRAME = 1 / 30
 """Seconds between frames."""
 SLOW = 0.2
@@ -52,7 +54,6 @@ LIT = "●"
 FREE: str = "your own hands"
 NONE: str = "none"
 MAX_SAVED, MAX_NAME = 50, 40
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class View(Protocol):
@@ -98,7 +99,7 @@ class Stage:
         self._lock = threading.Lock()
         _require_free(host, port)
         # viser greets on stdout, which is for results.
-        with contextlib.redirect_stdout(sys.stderr):
+        with contextlib.redirect_stdout(sys.stderr), own_pages_only(host):
             self.server = _Server(host=host, port=port, label="Laplacian Keyboard", verbose=False)
         self.server.gui.configure_theme(
             show_logo=False, show_share_button=False, brand_color=(58, 90, 170)
