@@ -7,6 +7,7 @@ needed are episodes of observations and actions. No reward is looked at before a
 """
 
 import sys
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -31,7 +32,9 @@ def record(num_episodes):
         yield observations, actions, terminated
 
 
-dataset = lk.save_dataset("data/pendulum", record(20 if preset == "smoke" else 500))
+if not Path("data/pendulum").exists():
+    lk.save_dataset("data/pendulum", record(20 if preset == "smoke" else 500))
+dataset = lk.load_dataset("data/pendulum")
 keyboard = lk.pretrain(dataset, k=5, preset=preset, out="runs/pendulum", quiet=False)
 
 # A task is a reward for some states of the data: here, to be upright (the cosine of the angle).

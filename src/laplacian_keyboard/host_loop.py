@@ -44,6 +44,7 @@ EVALUATION_SEED = 1_000_000
 """Evaluations start where learning does not."""
 CHORDS_FILE = "chords.safetensors"
 CHOOSING = 2**31 - 1
+"""Folded into the key of a step for the choices made in it; its updates split the key itself."""
 
 
 def empty_replay(config: playing.Config, spec: Spec, k: int) -> Replay:
@@ -113,7 +114,6 @@ def _choose(
     inputs = table.prepare(table.keyboard, params, obs)
 
     def one(actor: Any, inputs: Array, key: PRNGKeyArray) -> Array:
-        # The updates of this step have the keys that `split` gives; these are others.
         key = jax.random.fold_in(jax.random.fold_in(key, step), CHOOSING)
         key_act, key_random, key_mix = jax.random.split(key, 3)
         shape = (inputs.shape[0], table.keyboard.k)

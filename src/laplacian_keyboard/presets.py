@@ -106,7 +106,7 @@ def _small_basis(settings: Settings, name: str) -> Settings:
     if isinstance(successor, discrete_successor.Config):
         # F is large at goals, up to the number of states / (1 - gamma), and a slow target keeps it
         # from getting there.
-        successor = dataclasses.replace(successor, changes=False, tau=max(0.05, successor.tau))
+        successor = dataclasses.replace(successor, changes=False, tau=0.05)
     else:
         successor = dataclasses.replace(successor, climb="smaller", emphasis=0.0)
     return dataclasses.replace(

@@ -26,6 +26,7 @@ from laplacian_keyboard.data.exorl import (
     list_episodes,
     read_description,
     read_episode,
+    rows_of_steps,
 )
 from laplacian_keyboard.data.replay import Experience
 from laplacian_keyboard.files import atomic_file
@@ -211,7 +212,7 @@ def save_dataset(
 
 
 def _rows_of(episode: Sequence[Any], num_actions: int, name: str) -> dict[str, np.ndarray]:
-    """An episode as the T + 1 rows of a file; row 0 is the reset."""
+    """An episode of the user's as the rows of a file; what does not fit is named."""
     if len(episode) not in (2, 3):
         raise UserError(f"{name}: must be observations, actions and perhaps whether it terminated")
     observation, action = (np.asarray(each) for each in episode[:2])
@@ -226,14 +227,9 @@ def _rows_of(episode: Sequence[Any], num_actions: int, name: str) -> dict[str, n
             f"{name}: action lies outside [-1, 1]; scale actions to that range, or give "
             "num_actions if they are choices"
         )
-    discount = np.ones(steps + 1, np.float32)
-    discount[-1] = 0.0 if len(episode) == 3 and episode[2] else 1.0
-    return {
-        "observation": observation,
-        "action": np.concatenate([np.zeros_like(action[:1]), action]),
-        "reward": np.zeros(steps + 1, np.float32),
-        "discount": discount,
-    }
+    discount = np.ones(steps, np.float32)
+    discount[-1:] = 0.0 if len(episode) == 3 and episode[2] else 1.0
+    return rows_of_steps(observation, action, np.zeros(steps), discount)
 
 
 def copy_dataset(

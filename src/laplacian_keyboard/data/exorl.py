@@ -215,6 +215,20 @@ class EpisodeWriter:
             file.write(json.dumps(description, indent=1).encode())
 
 
+def rows_of_steps(
+    observation: ArrayLike, action: ArrayLike, reward: ArrayLike, discount: ArrayLike
+) -> dict[str, np.ndarray]:
+    """T steps and their T + 1 observations as the rows of an episode. Row 0 is the reset: no
+    action, reward 0, discount 1."""
+    action = np.asarray(action)
+    return {
+        "observation": np.asarray(observation),
+        "action": np.concatenate([np.zeros_like(action[:1]), action]),
+        "reward": np.concatenate([[0], np.asarray(reward, np.float32)]),
+        "discount": np.concatenate([[1], np.asarray(discount, np.float32)]),
+    }
+
+
 def list_episodes(folder: str | Path, *, missing_ok: bool = False) -> list[EpisodeFile]:
     """The episode files of FOLDER/buffer, or of FOLDER itself, in the order of collection."""
     folder = Path(folder)

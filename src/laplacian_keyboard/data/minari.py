@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from laplacian_keyboard.data.dataset import Dataset, Progress, load_dataset
-from laplacian_keyboard.data.exorl import EpisodeWriter
+from laplacian_keyboard.data.exorl import EpisodeWriter, rows_of_steps
 from laplacian_keyboard.types import UserError
 
 if TYPE_CHECKING:
-    from minari import EpisodeData, MinariDataset
+    from minari import MinariDataset
 
 
 def convert(
@@ -47,7 +47,9 @@ def convert(
     total = len(data.episode_indices)
     with EpisodeWriter(folder, description) as writer:
         for episode in data.iterate_episodes(data.episode_indices[writer.episodes :]):
-            writer.add(**_rows(episode, actions))
+            action = actions.convert(np.asarray(episode.actions))
+            alive = 1 - np.asarray(episode.terminations, np.float32)
+            writer.add(**rows_of_steps(episode.observations, action, episode.rewards, alive))
             if progress:
                 progress(writer.episodes, total)
     return load_dataset(folder)
@@ -87,14 +89,3 @@ def _require_flat_box(space: Any, dataset_id: str) -> None:
             f"Minari dataset {dataset_id}: its observations are {space}; only a flat Box can be "
             "converted, so collect it through gymnasium.wrappers.FlattenObservation"
         )
-
-
-def _rows(episode: "EpisodeData", actions: _Actions) -> dict[str, np.ndarray]:
-    """The episode with a row for the reset: no action, reward 0, discount 1."""
-    action = actions.convert(np.asarray(episode.actions))
-    return {
-        "observation": np.asarray(episode.observations),
-        "action": np.concatenate([np.zeros_like(action[:1]), action]),
-        "reward": np.concatenate([[0], episode.rewards]),
-        "discount": np.concatenate([[1], 1 - np.asarray(episode.terminations, np.float32)]),
-    }
