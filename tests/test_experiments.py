@@ -1,29 +1,43 @@
 """Experiments at their smallest: they run, resume without repeating, and stand beside the paper."""
 
+import dataclasses
 import json
 from typing import Any
 
 import numpy as np
 import pytest
 
+from laplacian_keyboard import host_loop
+from laplacian_keyboard.data.dataset import load_dataset
 from laplacian_keyboard.experiments import (
     EXPERIMENTS,
     bases,
+    basis_size,
     behaviors,
     common,
+    continuous_options,
     goals,
+    hierarchy,
     load_experiment,
     quadruped_weights,
+    robots,
     sample_efficiency,
+    termination,
     zero_shot,
 )
+from laplacian_keyboard.host_loop import learn_players
 from laplacian_keyboard.parallel import spreading
+from laplacian_keyboard.pretraining import pretrain, pretrain_seeds
 from laplacian_keyboard.types import UserError
 
 
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch):
-    monkeypatch.setattr(common, "ZERO_SHOT_EPISODES", 1)
+    for module in (robots, host_loop):
+        monkeypatch.setattr(module, "EVALUATE_EPISODES", 1)
+    for module in (robots, bases):
+        monkeypatch.setattr(module, "ZERO_SHOT_EPISODES", 1)
+    monkeypatch.setattr(robots, "CHECKPOINTS", 2)
     with spreading(lambda f, arguments, done: [f(*a) for a in arguments]):
         yield
 
@@ -34,18 +48,80 @@ def test_every_experiment_can_be_loaded(name):
     assert callable(module.run) and module.__doc__
 
 
-def test_zero_shot_compares_both_methods_with_the_paper_and_repeats_nothing(tmp_path, monkeypatch):
-    rows = zero_shot.run(preset="smoke", seeds=1, out=str(tmp_path))
-    assert [row["task"] for row in rows] == ["run", "run_backward", "walk", "walk_backward"]
+def test_the_experiments_of_a_robot_share_what_they_train(tmp_path, monkeypatch):
+    options = {"preset": "smoke", "seeds": 1}
+    tasks = ["run", "run_backward", "walk", "walk_backward"]
+    rows = zero_shot.run(out=str(tmp_path / "zero-shot"), **options)
+    assert [row["task"] for row in rows] == tasks
     assert rows[0]["paper_fb"] == 248.0 and rows[0]["k"] == 2
-    monkeypatch.setattr(common, "pretrain", _never)
-    assert zero_shot.run(preset="smoke", seeds=1, out=str(tmp_path)) == rows
+    trained: list[Any] = []
+
+    def train(*arguments: Any, **more: Any) -> Any:
+        found = more["out"] / "done"
+        trained.extend([] if found.exists() else [more["out"].name])
+        return pretrain(*arguments, **more)
+
+    monkeypatch.setattr(robots, "pretrain", train)
+    assert zero_shot.run(out=str(tmp_path / "zero-shot"), **options) == rows and not trained
+    sizes = basis_size.run(out=str(tmp_path / "basis-size"), **options)
+    assert trained == ["laplacian-k1-0"]
+    assert [row["mean"] for row in sizes[4:]] == [row["laplacian"]["mean"] for row in rows]
+
+    learned: list[Any] = []
+
+    def learn(*arguments: Any, **more: Any) -> Any:
+        learned.append(more["run"].path.name)
+        return learn_players(*arguments, **more)
+
+    monkeypatch.setattr(robots, "learn_players", learn)
+    rows = hierarchy.run(out=str(tmp_path / "hierarchy"), **options)
+    assert [(row["k"], row["task"]) for row in rows] == [
+        (k, task) for k in (1, 2) for task in tasks
+    ]
+    for row in rows:
+        assert 0.0 <= row["inside_span"] <= 1.0
+        assert row["improvement"] == pytest.approx(row["player"] - row["zero_shot"], abs=0.11)
+    monkeypatch.setattr(termination, "HORIZONS", (5, 10))
+    areas = termination.run(out=str(tmp_path / "termination"), **options)
+    assert [row["mean"] for row in areas[:4]] == [row["area"] for row in rows[4:]]
+    monkeypatch.setattr(sample_efficiency, "flat_cell", lambda *cell: {"task": cell[3], **flat})
+    flat = {"seed": 0, "final": 1.0, "area": 2.0}
+    ratios = sample_efficiency.run(out=str(tmp_path / "sample-efficiency"), **options)
+    assert [row["player_area"]["mean"] for row in ratios] == [row["area"] for row in rows]
+    assert learned == [f"players-laplacian-{name}-0" for name in ("k1-t5", "k2-t5", "k2-t10")]
+    assert trained == ["laplacian-k1-0"], "no keyboard was trained twice"
+    folder = tmp_path / "keyboards" / "cheetah" / "babble"
+    assert (folder / "players-laplacian-k1-t5-0" / "walk" / "player.safetensors").exists()
+
+    monkeypatch.setattr(continuous_options, "VARIANTS", {"emphasis 1": ({}, {"emphasis": 1.0})})
+    (row,) = continuous_options.run(out=str(tmp_path / "continuous-options"), **options)
+    assert row["tasks"] == tasks and len(row["returns"][-1]) == 4
+
+
+def test_a_smaller_keyboard_has_the_first_keys_of_the_larger(tmp_path):
+    data = load_dataset(common.data_for("cheetah", "smoke", tmp_path / "data", explorer="babble"))
+    larger = pretrain(data, k=3, preset="smoke")
+    smaller = pretrain(data, k=2, preset="smoke", first_of=larger, out=tmp_path / "k2")
+    states = data.observation[:50]
+    np.testing.assert_allclose(smaller.phi(states), larger.phi(states)[:, :2], rtol=1e-5, atol=1e-6)
+    again = pretrain(data, k=2, preset="smoke", first_of=larger, out=tmp_path / "k2")
+    np.testing.assert_array_equal(again.phi(states), smaller.phi(states))
+    with pytest.raises(UserError, match="fewer than k = 4"):
+        pretrain(data, k=4, preset="smoke", first_of=larger)
+    with pytest.raises(UserError, match="needs a Laplacian keyboard"):
+        pretrain(data, k=2, basis="random", preset="smoke", first_of=larger)
+    with pytest.raises(UserError, match="one seed at a time"):
+        pretrain_seeds(data, k=2, seeds=[0, 1], preset="smoke", first_of=larger)
+    other = dataclasses.replace(data, observation=data.observation + 1.0)
+    with pytest.raises(UserError, match="other data"):
+        pretrain(other, k=2, preset="smoke", first_of=larger)
+    with pytest.raises(UserError, match="holds a run with dataset = "):
+        pretrain(other, k=2, preset="smoke", first_of=larger, out=tmp_path / "k2")
+
+
+def test_only_robots_have_robots_experiments(tmp_path):
     with pytest.raises(UserError, match="four-rooms"):
-        zero_shot.run(preset="smoke", domain="four-rooms", out=str(tmp_path))
-
-
-def _never(*arguments: Any, **options: Any) -> Any:
-    raise AssertionError("a finished part was repeated")
+        zero_shot.run(preset="smoke", domain="four-rooms", out=str(tmp_path / "zero-shot"))
 
 
 def test_an_experiment_stopped_half_way_ends_with_the_same_table(tmp_path, monkeypatch):
@@ -94,7 +170,7 @@ def test_the_pictures_of_keys_and_weights_are_drawn(tmp_path):
     assert [row["task"] for row in rows] == ["jump", "run", "stand", "walk"]
     assert all(np.isclose(np.linalg.norm(row["w"]), np.sqrt(2), atol=1e-2) for row in rows)
     shared = {"preset": "smoke", "seeds": 1, "out": str(tmp_path / "keys"), "domain": "quadruped"}
-    rows = behaviors.run(**shared, dataset=str(tmp_path / "weights" / "data"))
+    rows = behaviors.run(**shared)
     assert [row["key"] for row in rows] == ["+e_1", "-e_1", "+e_2", "-e_2"]
     for picture in ("weights/weights.png", "keys/quadruped/behaviors-0.png"):
         assert (tmp_path / picture).read_bytes()[:4] == b"\x89PNG"

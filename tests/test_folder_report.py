@@ -44,11 +44,11 @@ def test_runs_that_differ_only_in_the_seed_become_one_curve(tmp_path):
 
 
 def test_cells_with_a_curve_for_each_task_are_found(tmp_path):
-    run = RunFolder(tmp_path / "k3-0", {"kind": "hierarchy", "basis": {"k": 3}, "seed": 0})
+    run = RunFolder(tmp_path / "k3-0", {"kind": "players", "k": 3, "t_term": 5, "seed": 0})
     each = {"player_steps": [0, 10], "player_curve": [1.0, 2.0]}
     run.finish({"domain": "walker", "tasks": {"stand": each, "walk": {"zero_shot": 1.0}}})
     (curve,) = find_curves(tmp_path)
-    assert (curve.title, curve.name) == ("walker stand", "player, k = 3")
+    assert (curve.title, curve.name) == ("walker stand", "player, k = 3, 5 steps a chord")
     np.testing.assert_array_equal(curve.returns, [1.0, 2.0])
 
 

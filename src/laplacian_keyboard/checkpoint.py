@@ -237,12 +237,7 @@ class RunFolder:
 
     def logged(self, stage: str, name: str) -> tuple[list[int], list[Any]]:
         """Steps and values of one metric of a stage, from metrics.jsonl."""
-        if not (self.path / "metrics.jsonl").exists():
-            return [], []
-        lines = (self.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        entries = [entry for entry in map(json.loads, lines) if entry["stage"] == stage]
-        found = [(entry["step"], entry[name]) for entry in entries if name in entry]
-        return [step for step, _ in found], [value for _, value in found]
+        return read_log(self.path, stage, name)
 
     def forget_after(self, stage: str, step: int) -> None:
         """Drop logged lines of this stage past `step`, and a torn line: they will come again."""
@@ -258,6 +253,16 @@ class RunFolder:
             if entry["stage"] != stage or entry["step"] <= step:
                 kept.append(line + "\n")
         write_atomically(path, "".join(kept).encode())
+
+
+def read_log(folder: Path, stage: str, name: str) -> tuple[list[int], list[Any]]:
+    """Steps and values of one metric of a stage, from a run folder's metrics.jsonl."""
+    path = folder / "metrics.jsonl"
+    if not path.exists():
+        return [], []
+    entries = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    found = [(e["step"], e[name]) for e in entries if e["stage"] == stage and name in e]
+    return [step for step, _ in found], [value for _, value in found]
 
 
 def _is_empty(path: Path) -> bool:

@@ -593,10 +593,9 @@ def reproduce(
     with _spreading(ray, cpus=cpus, gpus=gpus, retries=retries):
         rows = run(preset=preset, seeds=seeds, out=str(Path(out) / name), **options)
     result = {"experiment": name, "preset": preset, **options, "rows": rows}
-    command = " ".join(["lk", *sys.argv[1:]])
-    write_json(
-        Path(out) / name / options.get("domain", "") / TABLE_FILE, result | {"command": command}
-    )
+    command, folder = " ".join(["lk", *sys.argv[1:]]), Path(out) / name / options.get("domain", "")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / TABLE_FILE, result | {"command": command})
     if not json:
         _print_rows(rows)
     _finish(result, json)

@@ -140,7 +140,10 @@ def _curves_of(place: str, config: dict[str, Any], result: dict[str, Any]) -> li
     group = json.dumps({**settings, "seed": None, "keyboard": None}, sort_keys=True)
     kind, domain = settings.get("kind", ""), settings.get("domain") or result.get("domain") or ""
     k = settings.get("k") or (settings.get("basis") or {}).get("k")
-    name = {"td3": "flat TD3", "hierarchy": f"player, k = {k}"}.get(kind, f"{kind}, k = {k}")
+    name = {
+        "td3": "flat TD3",
+        "players": f"player, k = {k}, {settings.get('t_term')} steps a chord",
+    }.get(kind, f"{kind}, k = {k}")
     if "curve" in result:
         task, curve = str(result.get("task", "")), result["curve"]
         title = f"{domain} {task}".strip() or place

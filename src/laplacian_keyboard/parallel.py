@@ -86,6 +86,8 @@ def spread(
 ) -> list[Any]:
     """`[function(*a) for a in arguments]` in processes of this machine, or where `spreading` says,
     with a bar that counts the finished of each node."""
+    if not arguments:
+        return []
     finished: Counter[str] = Counter()
 
     def done(index: int, result: Any, node: str) -> None:

@@ -16,7 +16,7 @@ from jaxtyping import PRNGKeyArray
 from laplacian_keyboard import presets, successor
 from laplacian_keyboard.baselines import forward_backward
 from laplacian_keyboard.bases import hilp, laplacian, registry
-from laplacian_keyboard.checkpoint import RunFolder, load_arrays, save_arrays
+from laplacian_keyboard.checkpoint import RunFolder, fingerprint, load_arrays, save_arrays
 from laplacian_keyboard.data.dataset import Dataset
 from laplacian_keyboard.data.goals import sample_goals
 from laplacian_keyboard.data.labels import sample_states
@@ -151,6 +151,12 @@ def average_moments(
     return jax.tree.map(lambda x: x / MOMENT_BATCHES, total)
 
 
+def _moments(config: Any, encoder: Any, experience: Source, key: PRNGKeyArray) -> laplacian.Moments:
+    # A window is a random part of the episodes; the first is where the next stage begins.
+    some = experience.at(0) if isinstance(experience, Stream) else experience
+    return average_moments(config, encoder, some, key)
+
+
 def learn_basis(
     config: registry.Config,
     experience: Source,
@@ -181,15 +187,11 @@ def learn_basis(
         )
     if not isinstance(config, laplacian.Config):
         return basis.encoder(state), None
-    # A window is a random part of the episodes; the first is where the next stage begins.
-    some = experience.at(0) if isinstance(experience, Stream) else experience
 
     def finish(encoder: Any, key: PRNGKeyArray) -> tuple[Any, laplacian.Report]:
-        moments = average_moments(config, encoder, some, key)
         if config.refine:
-            encoder = laplacian.refine(encoder, moments)
-            moments = average_moments(config, encoder, some, key)
-        return encoder, laplacian.report(moments)
+            encoder = laplacian.refine(encoder, _moments(config, encoder, experience, key))
+        return encoder, laplacian.report(_moments(config, encoder, experience, key))
 
     if key.ndim == 0:
         return finish(state.encoder.params, key_moments)
@@ -296,6 +298,9 @@ def pretrain(
     out: str | Path | None = None,
     memory: float | None = None,
     shard_batch: bool = False,
+    first_of: Keyboard | None = None,
+    evaluate: Callable[[Keyboard], dict[str, Any]] | None = None,
+    evaluations: int = 10,
     quiet: bool = True,
 ) -> Keyboard:
     """Stages 1 and 2: a keyboard of k keys from reward-free data, over the Laplacian basis or
@@ -304,6 +309,10 @@ def pretrain(
     With a folder `out`, an interrupted call continues there and a finished one loads. A dataset
     that takes more than `memory` gigabytes (by default a quarter of the machine's) is learned from
     through a window that moves over it. `shard_batch` splits every batch over all devices.
+
+    With `first_of`, a larger Laplacian keyboard of the same data, stage 1 is left out: eigenvectors
+    are ordered, so its first k are the basis. `evaluate(keyboard)` gives figures to log so many
+    times along stage 2.
     """
     return pretrain_seeds(
         dataset,
@@ -314,6 +323,9 @@ def pretrain(
         out=out,
         memory=memory,
         shard_batch=shard_batch,
+        first_of=first_of,
+        evaluate=evaluate,
+        evaluations=evaluations,
         quiet=quiet,
     )[0]
 
@@ -328,12 +340,17 @@ def pretrain_seeds(
     out: str | Path | None = None,
     memory: float | None = None,
     shard_batch: bool = False,
+    first_of: Keyboard | None = None,
+    evaluate: Callable[[Keyboard], dict[str, Any]] | None = None,
+    evaluations: int = 10,
     quiet: bool = True,
 ) -> list[Keyboard]:
     """The same for several seeds at once, trained together and split over as many devices as share
     them evenly. Their keyboards go to the folders `out/seed-N`; a single seed's goes to `out`
-    itself."""
+    itself. `first_of` and `evaluate` are for a single one."""
     many = len(seeds) > 1
+    if many and (first_of is not None or evaluate is not None):
+        raise UserError("first_of and evaluate are for one seed at a time")
     if shard_batch and (many or len(jax.devices()) == 1):
         reason = "several seeds are split over devices as it is" if many else "JAX sees only one"
         raise UserError(f"shard_batch is for one seed on several devices, but {reason}")
@@ -352,9 +369,11 @@ def pretrain_seeds(
             "preset": preset,
             "basis_name": basis,
             "dataset_steps": dataset.num_transitions,
+            "dataset": _name_of(dataset),
             "basis_steps": settings.basis_steps,
             "successor_steps": settings.successor_steps,
             **({} if layout is None else {"window": dataclasses.asdict(layout)}),
+            **({} if first_of is None else {"first_of": fingerprint(first_of.params.basis)}),
             **dataclasses.asdict(config),
         }
         run = RunFolder(out, described)
@@ -369,16 +388,27 @@ def pretrain_seeds(
         seeds=len(seeds),
         shard_batch=shard_batch,
     )
-    encoder, behaviors, report = _both_stages(config, settings, experience, keys, run, quiet)
+    states = sample_states(dataset)
+
+    def keyboard_of(encoder: Any, behaviors: Any) -> Keyboard:
+        return Keyboard(config, KeyboardParams(inputs, encoder, behaviors), states)
+
+    encoder, behaviors, report = _both_stages(
+        config,
+        settings,
+        experience,
+        keys,
+        given=None if first_of is None else _first_keys(first_of, config, inputs),
+        run=run,
+        evaluate=None if evaluate is None else lambda *trained: evaluate(keyboard_of(*trained)),
+        evaluate_every=max(settings.successor_steps // evaluations, 1),
+        quiet=quiet,
+    )
     trained = (encoder, behaviors)
     if line_of(trained) is not None:
         trained = jax.device_put(trained, jax.devices()[0])
     each = [seed_of(trained, i) for i in range(len(seeds))] if many else [trained]
-    states = sample_states(dataset)
-    keyboards = [
-        Keyboard(config, KeyboardParams(inputs, encoder, behaviors), states)
-        for encoder, behaviors in each
-    ]
+    keyboards = [keyboard_of(*one) for one in each]
     if run is not None:
         for keyboard, folder in zip(keyboards, _seed_folders(run.path, seeds), strict=True):
             keyboard.save(folder)
@@ -391,10 +421,15 @@ def _both_stages(
     settings: presets.Settings,
     experience: Source,
     keys: PRNGKeyArray,
+    *,
+    given: Any,
     run: RunFolder | None,
+    evaluate: Callable[[Any, successor.Behaviors], dict[str, Any]] | None,
+    evaluate_every: int,
     quiet: bool,
 ) -> tuple[Any, Any, laplacian.Report | None]:
-    """Encoder, behaviors and, of a Laplacian basis, how good it is; for one key or several."""
+    """Encoder, behaviors and, of a Laplacian basis, how good it is; for one key or several. An
+    encoder that is `given` is only measured."""
     key_basis, key_behaviors = _split(keys, 2)
     if isinstance(config.basis, forward_backward.Config):
         encoder, behaviors = learn_forward_backward(
@@ -404,11 +439,16 @@ def _both_stages(
             num_steps=settings.successor_steps,
             key=key_behaviors,
             run=run,
+            evaluate=evaluate,
+            evaluate_every=evaluate_every,
             quiet=quiet,
         )
         return encoder, behaviors, None
 
     def stage_1() -> tuple[Any, laplacian.Report | None]:
+        if given is not None:
+            moments = _moments(config.basis, given, experience, key_basis)
+            return given, laplacian.report(moments)
         steps = settings.basis_steps
         return learn_basis(
             config.basis, experience, num_steps=steps, key=key_basis, run=run, quiet=quiet
@@ -426,9 +466,24 @@ def _both_stages(
         num_steps=settings.successor_steps,
         key=key_behaviors,
         run=run,
+        evaluate=None if evaluate is None else lambda trained: evaluate(encoder, trained),
+        evaluate_every=evaluate_every,
         quiet=quiet,
     )
     return encoder, behaviors, report
+
+
+def _first_keys(larger: Keyboard, config: KeyboardConfig, inputs: Inputs) -> Any:
+    """The first eigenvectors of a larger keyboard, which has to be of the same kind and data."""
+    basis, wanted = larger.config.basis, config.basis
+    if not isinstance(basis, laplacian.Config) or dataclasses.replace(basis, k=wanted.k) != wanted:
+        raise UserError("first_of needs a Laplacian keyboard with the settings of this preset")
+    if basis.k < wanted.k:
+        raise UserError(f"first_of has {basis.k} keys, which is fewer than k = {wanted.k}")
+    if fingerprint(larger.params.inputs) != fingerprint(inputs):
+        raise UserError("first_of was trained on other data")
+    encoder: Any = larger.params.basis
+    return laplacian.truncate(encoder, wanted.k)
 
 
 def find_layout(
@@ -473,6 +528,12 @@ def prepare_experience(
         dataset = dataclasses.replace(dataset, observation=prepared)
     experience = dataclasses.replace(dataset.experience(), batch=batch)
     return inputs, experience if line is None else jax.device_put(experience, everywhere(line))
+
+
+def _name_of(dataset: Dataset) -> str:
+    """A short name for the contents of a dataset, from its lengths and a thousand states."""
+    rows = dataset.sample_next_rows(1_000, seed=0)
+    return fingerprint((dataset.lengths, dataset.observation[rows], dataset.action[rows]))
 
 
 def _seed_folders(path: Path, seeds: list[int]) -> list[Path]:

@@ -5,13 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from laplacian_keyboard.data.dataset import load_dataset
 from laplacian_keyboard.envs.dmc import quantities_from_physics
-from laplacian_keyboard.experiments.common import NUM_KEYS, data_for, require_robot
+from laplacian_keyboard.experiments.robots import Keys, folder_of, keyboards, largest, robot_of
 from laplacian_keyboard.figures import to_png
 from laplacian_keyboard.files import write_atomically
 from laplacian_keyboard.film import film_strip
-from laplacian_keyboard.pretraining import pretrain
+from laplacian_keyboard.keyboard import Keyboard
 from laplacian_keyboard.run_report import film_keys
 
 
@@ -24,15 +23,13 @@ def run(
 ) -> list[dict[str, Any]]:
     """One row for each seed and key of +-e_1 to +-e_3: means of physical quantities over its film.
     The film strips go to `out`."""
-    require_robot("behaviors", domain)
-    folder = Path(out) / domain
-    data = load_dataset(data_for(domain, preset, folder / "data", dataset=dataset))
+    robot, folder = robot_of(domain, preset, out, dataset=dataset), Path(out) / domain
+    cells = [(robot, Keys("laplacian", largest(preset), seed)) for seed in range(seeds)]
+    keyboards(cells)
+    folder.mkdir(parents=True, exist_ok=True)
     rows = []
-    for seed in range(seeds):
-        keyboard = pretrain(
-            data, k=NUM_KEYS[preset], preset=preset, seed=seed, out=folder / f"keyboard-{seed}"
-        )
-        films = film_keys(keyboard)
+    for seed, cell in enumerate(cells):
+        films = film_keys(Keyboard.load(folder_of(*cell)))
         write_atomically(folder / f"behaviors-{seed}.png", to_png(film_strip(domain, films)))
         for name, film in films.items():
             seen = quantities_from_physics(domain, film)

@@ -8,17 +8,22 @@ import jax
 import numpy as np
 
 from laplacian_keyboard import presets
-from laplacian_keyboard.checkpoint import RunFolder
+from laplacian_keyboard.checkpoint import RunFolder, fingerprint
 from laplacian_keyboard.data.dataset import load_dataset
-from laplacian_keyboard.data.labels import sample_states
-from laplacian_keyboard.envs.domains import ANGLES
-from laplacian_keyboard.experiments.common import data_for
-from laplacian_keyboard.experiments.hierarchy import CHECKPOINTS, ZeroShot, basis_of, load_basis
-from laplacian_keyboard.keyboard import KeyboardConfig
+from laplacian_keyboard.experiments.robots import (
+    CHECKPOINTS,
+    Keys,
+    Robot,
+    ZeroShot,
+    folder_of,
+    keyboards,
+    largest,
+    robot_of,
+)
+from laplacian_keyboard.keyboard import Keyboard, KeyboardParams
 from laplacian_keyboard.parallel import spread
-from laplacian_keyboard.pretraining import learn_behaviors
+from laplacian_keyboard.pretraining import learn_behaviors, prepare_experience
 
-NUM_KEYS = 10
 VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "as in the preset": ({}, {}),
     "plain vector loss and features (paper)": ({"bound": 0.0}, {"emphasis": 0.0}),
@@ -40,39 +45,49 @@ def run(
     dataset: str = "",
 ) -> list[dict[str, Any]]:
     """One row for each variant and seed: returns of every task at the checkpoints."""
-    folder = Path(out) / domain
-    dataset = data_for(domain, preset, folder / "data", dataset=dataset)
-    places = (dataset, preset, str(folder))
-    spread("bases", basis_of, [(*places, NUM_KEYS, seed) for seed in range(seeds)])
-    cells = [(name, seed) for name in VARIANTS for seed in range(seeds)]
-    return spread("variants", cell, [(*places, *one) for one in cells])
+    robot = robot_of(domain, preset, out, dataset=dataset)
+    keyboards([(robot, Keys("laplacian", largest(preset), seed)) for seed in range(seeds)])
+    cells = [(robot, out, name, seed) for name in VARIANTS for seed in range(seeds)]
+    return spread("variants", cell, cells)
 
 
-def cell(dataset: str, preset: str, out: str, variant: str, seed: int) -> dict[str, Any]:
-    """Behaviors of one variant and seed."""
-    data = load_dataset(dataset)
-    settings = presets.settings(preset, NUM_KEYS, discrete=False)
+def cell(robot: Robot, out: str, variant: str, seed: int) -> dict[str, Any]:
+    """Behaviors of one variant and seed, on the basis of the preset's keyboard."""
+    data, k = load_dataset(robot.dataset), largest(robot.preset)
+    settings = presets.settings(robot.preset, k, discrete=False)
     of_basis, of_behaviors = VARIANTS[variant]
     basis = dataclasses.replace(settings.basis, **of_basis)
     successor = dataclasses.replace(settings.successor, **of_behaviors)
-    domain = data.domain or ""
-    config = KeyboardConfig(data.spec, basis, successor, domain, ANGLES.get(domain, ()))
-    name = f"{list(VARIANTS).index(variant)}-{seed}"
-    described = {"kind": "variant", "variant": variant, "seed": seed, **dataclasses.asdict(config)}
-    run = RunFolder(Path(out) / name, described)
+    whole = Keyboard.load(folder_of(robot, Keys("laplacian", k, seed)))
+    config = dataclasses.replace(whole.config, basis=basis, successor=successor)
+    run = RunFolder(
+        Path(out) / robot.domain / f"{list(VARIANTS).index(variant)}-{seed}",
+        {
+            "kind": "variant",
+            "variant": variant,
+            "seed": seed,
+            "keyboard": fingerprint(whole.params.basis),
+            **dataclasses.asdict(config),
+        },
+    )
     if run.is_done:
         return run.result()
-    inputs, experience, encoder = load_basis(data, preset, NUM_KEYS, seed, Path(out))
-    zero_shot = ZeroShot(config, inputs, encoder, sample_states(data))
+    inputs, experience = prepare_experience(data, config.angles, settings.normalise)
+    zero_shot = ZeroShot(robot.domain)
+
+    def evaluate(behaviors: Any) -> dict[str, Any]:
+        params = KeyboardParams(inputs, whole.params.basis, behaviors)
+        return zero_shot(Keyboard(config, params, whole.states))
+
     learn_behaviors(
         basis,
         successor,
-        encoder,
+        whole.params.basis,
         experience,
         num_steps=settings.successor_steps,
         key=jax.random.fold_in(jax.random.key(seed), 1),
         run=run,
-        evaluate=zero_shot,
+        evaluate=evaluate,
         evaluate_every=settings.successor_steps // CHECKPOINTS or 1,
     )
     steps, returns = run.logged("behaviors", "behaviors/evaluation")

@@ -5,12 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from laplacian_keyboard.data.dataset import load_dataset
-from laplacian_keyboard.data.labels import tasks_of
-from laplacian_keyboard.experiments.common import NUM_KEYS, data_for
+from laplacian_keyboard.experiments.robots import Keys, keyboards, largest, robot_of
 from laplacian_keyboard.figures import to_png
 from laplacian_keyboard.files import write_atomically
-from laplacian_keyboard.pretraining import pretrain
 from laplacian_keyboard.run_figures import weight_bars
 
 DOMAIN = "quadruped"
@@ -21,14 +18,12 @@ def run(
 ) -> list[dict[str, Any]]:
     """One row for each seed and task: its weights, and how much of its reward they explain. The
     first seed's picture goes to `out`."""
-    data = load_dataset(data_for(DOMAIN, preset, Path(out) / "data", dataset=dataset))
+    robot = robot_of(DOMAIN, preset, out, dataset=dataset)
+    found = keyboards([(robot, Keys("laplacian", largest(preset), seed)) for seed in range(seeds)])
     rows, first = [], {}
-    for seed in range(seeds):
-        folder = Path(out) / f"keyboard-{seed}"
-        keyboard = pretrain(data, k=NUM_KEYS[preset], preset=preset, seed=seed, out=folder)
-        for task in tasks_of(data):
-            inference = keyboard.infer_task(task)
-            w, inside = np.asarray(inference.w), 1.0 - float(inference.residual)
+    for seed, result in enumerate(found):
+        for task, figures in result["tasks"].items():
+            w, inside = np.array(figures["w"]), figures["inside_span"]
             first.setdefault(task, (w, inside))
             rows.append(
                 {
@@ -40,5 +35,6 @@ def run(
                     "share_of_largest": round(float(np.max(np.square(w)) / np.sum(w**2)), 3),
                 }
             )
+    Path(out).mkdir(parents=True, exist_ok=True)
     write_atomically(Path(out) / "weights.png", to_png(weight_bars(first)))
     return rows

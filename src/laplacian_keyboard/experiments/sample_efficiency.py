@@ -1,7 +1,6 @@
 """The paper's table of learning speed: the player's area under the curve over flat TD3's.
 
-The players are those of `hierarchy`, which runs first where it has not; TD3 learns every task for
-as many steps, with the same evaluations.
+TD3 learns every task for as many steps as the players, with the same evaluations.
 """
 
 from pathlib import Path
@@ -12,8 +11,9 @@ import numpy as np
 from laplacian_keyboard.checkpoint import read_json
 from laplacian_keyboard.envs.domains import make_vector_env
 from laplacian_keyboard.envs.tasks import tasks_of
-from laplacian_keyboard.experiments import hierarchy, paper
+from laplacian_keyboard.experiments import paper
 from laplacian_keyboard.experiments.common import over_seeds
+from laplacian_keyboard.experiments.robots import SIZES, Keys, players, robot_of
 from laplacian_keyboard.flat import train_flat
 from laplacian_keyboard.host_loop import EVALUATE_EPISODES
 from laplacian_keyboard.parallel import spread
@@ -30,15 +30,10 @@ def run(
     dataset: str = "",
 ) -> list[dict[str, Any]]:
     """One row for each k and task: areas of both, and their ratio."""
-    beside = str(Path(out).parent / "hierarchy")
-    hierarchy.run(preset=preset, seeds=seeds, out=beside, domain=domain, dataset=dataset)
-    players = read_json(Path(beside) / domain / "cells.json")
-    flat = flat_agents(preset, seeds, out, domain)
-    return [
-        _row(domain, k, task, players, flat)
-        for k in dict.fromkeys(sorted(cell["k"] for cell in players))
-        for task in tasks_of(domain)
-    ]
+    robot = robot_of(domain, preset, out, dataset=dataset)
+    cells = [(robot, Keys("laplacian", k, seed)) for k in SIZES[preset] for seed in range(seeds)]
+    found, flat = players(cells), flat_agents(preset, seeds, out, domain)
+    return [_row(domain, k, task, found, flat) for k in SIZES[preset] for task in tasks_of(domain)]
 
 
 def flat_agents(preset: str, seeds: int, out: str, domain: str) -> list[dict[str, Any]]:
@@ -67,9 +62,9 @@ def flat_cell(preset: str, out: str, domain: str, task: str, seed: int) -> dict[
 
 
 def _row(
-    domain: str, k: int, task: str, players: list[dict[str, Any]], flat: list[dict[str, Any]]
+    domain: str, k: int, task: str, found: list[dict[str, Any]], flat: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    ours = [cell["tasks"][task]["area"] for cell in players if cell["k"] == k]
+    ours = [cell["tasks"][task]["area"] for cell in found if cell["k"] == k]
     theirs = [cell["area"] for cell in flat if cell["task"] == task]
     return {
         "k": k,

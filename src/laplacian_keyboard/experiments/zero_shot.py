@@ -1,21 +1,15 @@
 """The paper's zero-shot table: the Laplacian basis beside forward-backward representations.
 
 Both learn from the same data with the same number of updates, and a task's weights come from its
-rewards on the same states. Evaluated at the last checkpoint, 20 episodes a task.
+rewards on the same states.
 """
 
-from pathlib import Path
 from typing import Any
 
+from laplacian_keyboard.envs.tasks import tasks_of
 from laplacian_keyboard.experiments import paper
-from laplacian_keyboard.experiments.common import (
-    NUM_KEYS,
-    data_for,
-    over_seeds,
-    require_robot,
-    zero_shot_cell,
-)
-from laplacian_keyboard.parallel import spread
+from laplacian_keyboard.experiments.common import over_seeds
+from laplacian_keyboard.experiments.robots import Keys, keyboards, largest, robot_of
 
 METHODS = ("laplacian", "fb")
 
@@ -29,19 +23,18 @@ def run(
 ) -> list[dict[str, Any]]:
     """One row for each task: both methods' returns, and the paper's (k = 50, mean over its three
     datasets, although its caption says APS)."""
-    require_robot("zero-shot", domain)
-    folder, k = Path(out) / domain, NUM_KEYS[preset]
-    dataset = data_for(domain, preset, folder / "data", dataset=dataset)
-    places = (dataset, preset, str(folder))
-    cells = [(*places, method, k, seed) for method in METHODS for seed in range(seeds)]
-    results = spread("keyboards", zero_shot_cell, cells)
+    robot, k = robot_of(domain, preset, out, dataset=dataset), largest(preset)
+    cells = [(robot, Keys(method, k, seed)) for method in METHODS for seed in range(seeds)]
+    results = keyboards(cells)
     published = paper.table("zero-shot")
     return [
         {
             "task": task,
             "k": k,
             **{
-                method: over_seeds([r["returns"][task] for r in results if r["basis"] == method])
+                method: over_seeds(
+                    [r["tasks"][task]["zero_shot"] for r in results if r["basis"] == method]
+                )
                 for method in METHODS
             },
             **{
@@ -49,5 +42,5 @@ def run(
                 for method in METHODS
             },
         }
-        for task in results[0]["returns"]
+        for task in tasks_of(domain)
     ]

@@ -1,0 +1,219 @@
+"""Keyboards and players of the robots: the experiments share them, so each is trained once.
+
+They lie beside the experiments' own folders, in `keyboards/DOMAIN/EXPLORER`. The protocol, decided
+beforehand: everything is evaluated at the last checkpoint; zero-shot over 20 episodes, also at
+every tenth of the training to show how stable it is; players over 10 episodes every 10,000 steps,
+the untrained player included.
+
+For every seed one Laplacian basis is learned, of the preset's largest k. Its eigenvectors are
+ordered, so the smaller bases are its first ones.
+"""
+
+import dataclasses
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from laplacian_keyboard import presets
+from laplacian_keyboard.checkpoint import RunFolder, fingerprint, read_json, read_log, write_json
+from laplacian_keyboard.data.dataset import load_dataset
+from laplacian_keyboard.envs.dmc import DmcVectorEnv
+from laplacian_keyboard.envs.domains import DMC
+from laplacian_keyboard.envs.tasks import tasks_of
+from laplacian_keyboard.evaluate import episode_returns
+from laplacian_keyboard.experiments.common import (
+    ZERO_SHOT_EPISODES,
+    ZERO_SHOT_SEED,
+    ChordOfEach,
+    data_for,
+)
+from laplacian_keyboard.host_loop import EVALUATE_EPISODES, Table, learn_players
+from laplacian_keyboard.keyboard import Keyboard, Player
+from laplacian_keyboard.parallel import spread
+from laplacian_keyboard.pretraining import pretrain
+from laplacian_keyboard.types import UserError
+
+EXPLORER = {"cheetah": "babble", "walker": "rnd", "quadruped": "rnd"}
+"""Who collects the data. Babbling leaves walker and quadruped on the ground; RND gets up."""
+SIZES = {"smoke": (1, 2), "cpu": (1, 3, 10), "paper": (1, 2, 3, 5, 10, 20, 50)}
+"""Keys of the keyboards that are compared; an experiment with one size takes the largest."""
+CHECKPOINTS = 10
+RESULT_FILE = "zero-shot.json"
+
+
+class Robot(NamedTuple):
+    """A robot, data of it, and the folder of all that is trained on them."""
+
+    domain: str
+    explorer: str
+    dataset: str
+    preset: str
+    folder: str
+
+
+class Keys(NamedTuple):
+    """Which keyboard of a robot: its basis, size and seed."""
+
+    basis: str
+    k: int
+    seed: int
+
+
+def robot_of(domain: str, preset: str, out: str, *, dataset: str = "", explorer: str = "") -> Robot:
+    """A robot with the user's `dataset`, or with data that an explorer collects on the first call.
+    What is trained lies beside the experiment's folder `out`."""
+    if domain not in DMC:
+        raise UserError(f"this experiment runs on {', '.join(DMC)}, not {domain!r}")
+    if dataset:
+        explorer = load_dataset(dataset).description.get("explorer") or "given"
+    explorer = explorer or EXPLORER[domain]
+    folder = Path(out).parent / "keyboards" / domain / explorer
+    place = data_for(domain, preset, folder / "data", dataset=dataset, explorer=explorer)
+    return Robot(domain, explorer, place, preset, str(folder))
+
+
+def largest(preset: str) -> int:
+    """The largest k of a preset."""
+    return max(SIZES[preset])
+
+
+def keyboards(wanted: list[tuple[Robot, Keys]]) -> list[dict[str, Any]]:
+    """Train what is not there yet; returns the zero-shot figures of each, see `keyboard_cell`."""
+    larger = [(robot, one) for robot, keys in wanted if (one := _larger(robot, keys))]
+    whole = [cell for cell in wanted if not _larger(*cell)]
+    first = list(dict.fromkeys([*whole, *larger]))
+    found = dict(zip(first, spread("keyboards", keyboard_cell, first), strict=True))
+    rest = [cell for cell in wanted if cell not in found]
+    found |= zip(rest, spread("smaller keyboards", keyboard_cell, rest), strict=True)
+    return [found[cell] for cell in wanted]
+
+
+def _larger(robot: Robot, keys: Keys) -> Keys | None:
+    """The keyboard whose first eigenvectors are the basis of this one."""
+    part = keys.basis == "laplacian" and keys.k < largest(robot.preset)
+    return keys._replace(k=largest(robot.preset)) if part else None
+
+
+def folder_of(robot: Robot, keys: Keys) -> Path:
+    """The run folder of a keyboard."""
+    return Path(robot.folder) / f"{keys.basis}-k{keys.k}-{keys.seed}"
+
+
+def keyboard_cell(robot: Robot, keys: Keys) -> dict[str, Any]:
+    """Train one keyboard. For every task: its weights, how much of its reward lies inside the span,
+    and zero-shot returns at the checkpoints, of which `zero_shot` is the last."""
+    folder, larger, zero_shot = folder_of(robot, keys), _larger(robot, keys), ZeroShot(robot.domain)
+    keyboard = pretrain(
+        load_dataset(robot.dataset),
+        k=keys.k,
+        basis=keys.basis,
+        preset=robot.preset,
+        seed=keys.seed,
+        out=folder,
+        first_of=Keyboard.load(folder_of(robot, larger)) if larger else None,
+        evaluate=zero_shot,
+        evaluations=CHECKPOINTS,
+    )
+    if (folder / RESULT_FILE).exists():
+        return read_json(folder / RESULT_FILE)
+    steps, returns = read_log(folder, "behaviors", "behaviors/evaluation")
+    means, inferred = np.mean(returns, axis=-1), map(keyboard.infer_task, zero_shot.tasks)
+    result = {
+        **keys._asdict(),
+        "checkpoints": steps,
+        "tasks": {
+            task: {
+                "inside_span": 1.0 - float(inference.residual),
+                "w": np.asarray(inference.w).round(4).tolist(),
+                "zero_shot_checkpoints": means[:, i].tolist(),
+                "zero_shot": float(means[-1, i]),
+            }
+            for i, (task, inference) in enumerate(zip(zero_shot.tasks, inferred, strict=True))
+        },
+    }
+    write_json(folder / RESULT_FILE, result)
+    return result
+
+
+class ZeroShot:
+    """Returns of a keyboard on every task of a robot, by the chord that its states infer."""
+
+    def __init__(self, domain: str):
+        self.domain, self.tasks = domain, tasks_of(domain)
+
+    @cached_property
+    def env(self) -> DmcVectorEnv:
+        """Environments of every task; many, so made only when something is evaluated."""
+        return env_of_each(self.domain, self.tasks, ZERO_SHOT_EPISODES)
+
+    def __call__(self, keyboard: Keyboard) -> dict[str, Any]:
+        agent = ChordOfEach(keyboard, [keyboard.infer_task(task).w for task in self.tasks])
+        returns, _ = episode_returns(self.env, agent, self.env.num_envs, seed=ZERO_SHOT_SEED)
+        return {"behaviors/evaluation": returns.reshape(len(self.tasks), -1)}
+
+
+def env_of_each(domain: str, tasks: tuple[str, ...], copies: int) -> DmcVectorEnv:
+    """Environments of every task, `copies` of each."""
+    each = [task for task in tasks for _ in range(copies)]
+    return DmcVectorEnv(domain, each, len(each))
+
+
+def players(
+    wanted: list[tuple[Robot, Keys]], t_terms: tuple[int | None, ...] = (None,)
+) -> list[dict[str, Any]]:
+    """Train what is not there yet: for every keyboard and horizon (None: the preset's) a player of
+    each task; see `player_cell`."""
+    keyboards(wanted)
+    cells = [(*one, t_term) for t_term in t_terms for one in wanted]
+    return spread("players", player_cell, cells)
+
+
+def player_cell(robot: Robot, keys: Keys, t_term: int | None = None) -> dict[str, Any]:
+    """Players of every task on one keyboard: their learning curves beside its zero-shot figures."""
+    folder = folder_of(robot, keys)
+    keyboard, zero_shot = Keyboard.load(folder), read_json(folder / RESULT_FILE)
+    settings = presets.settings(
+        robot.preset, keys.k, discrete=False, basis=keys.basis, domain=robot.domain
+    )
+    tasks, config = tasks_of(robot.domain), settings.player
+    if t_term is not None:
+        config = dataclasses.replace(config, t_term=t_term)
+    run = RunFolder(
+        Path(robot.folder) / f"players-{keys.basis}-k{keys.k}-t{config.t_term}-{keys.seed}",
+        {
+            "kind": "players",
+            "domain": robot.domain,
+            **keys._asdict(),
+            "steps": settings.player_steps,
+            "keyboard": fingerprint(keyboard.params),
+            **dataclasses.asdict(config),
+        },
+    )
+    if run.is_done:
+        return run.result()
+    actors, curves = learn_players(
+        Table(config, keyboard.config),
+        keyboard.params,
+        env_of_each(robot.domain, tasks, 1),
+        keys=jax.random.split(jax.random.fold_in(jax.random.key(keys.seed), 2), len(tasks)),
+        steps=settings.player_steps,
+        evaluate_in=env_of_each(robot.domain, tasks, EVALUATE_EPISODES),
+        run=run,
+    )
+    result = {**zero_shot, "t_term": config.t_term, "tasks": {}}
+    for task, actor, curve in zip(tasks, actors, curves, strict=True):
+        Player(keyboard, config, actor).save(run.path / task)
+        returns = [float(np.mean(each)) for each in curve.returns]
+        result["tasks"][task] = {
+            **zero_shot["tasks"][task],
+            "untrained_player": returns[0],
+            "player": returns[-1],
+            "player_curve": returns,
+            "player_steps": curve.steps,
+            "area": curve.area,
+        }
+    run.finish(result)
+    return result
