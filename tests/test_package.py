@@ -136,6 +136,25 @@ def test_nothing_is_unpickled_or_evaluated():
     assert unsafe == []
 
 
+def _printed(code: str, **environment: str) -> str:
+    """What a new Python prints that knows of no setting of JAX's but these."""
+    ours = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
+    run = [sys.executable, "-c", code]
+    out = subprocess.run(run, env={**ours, **environment}, capture_output=True, check=True)
+    return out.stdout.decode().strip()
+
+
+def test_programs_run_one_at_a_time_unless_the_user_says_otherwise():
+    code = (
+        "import jax, os\n"
+        "from laplacian_keyboard.compiling import IN_FLIGHT, run_one_at_a_time\n"
+        "run_one_at_a_time()\n"
+        "print(jax.config.values[IN_FLIGHT.lower()], os.environ[IN_FLIGHT])"
+    )
+    assert _printed(code) == "False false"
+    assert _printed(code, JAX_CPU_ENABLE_ASYNC_DISPATCH="true") == "True true"
+
+
 def test_compilations_are_kept_unless_the_user_says_otherwise(tmp_path):
     code = (
         "import jax\n"
@@ -145,10 +164,7 @@ def test_compilations_are_kept_unless_the_user_says_otherwise(tmp_path):
     )
 
     def folder(**environment: str) -> str:
-        ours = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
-        run = [sys.executable, "-c", code]
-        out = subprocess.run(run, env={**ours, **environment}, capture_output=True, check=True)
-        return out.stdout.decode().strip()
+        return _printed(code, **environment)
 
     cache = str(tmp_path / "cache")
     assert folder(XDG_CACHE_HOME=cache).startswith(f"{cache}/laplacian-keyboard/xla-")
