@@ -21,6 +21,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from laplacian_keyboard.compiling import matmul_precision
 from laplacian_keyboard.files import write_atomically
 from laplacian_keyboard.types import UserError
 
@@ -154,7 +155,7 @@ class RunFolder:
 
     def __init__(self, path: str | Path, settings: dict[str, Any]):
         self.path = Path(path)
-        settings = json.loads(json.dumps(settings))
+        settings = json.loads(json.dumps({**settings, **_precision()}))
         config = self.path / "config.json"
         if config.exists():
             stored = read_json(config)
@@ -253,6 +254,12 @@ class RunFolder:
             if entry["stage"] != stage or entry["step"] <= step:
                 kept.append(line + "\n")
         write_atomically(path, "".join(kept).encode())
+
+
+def _precision() -> dict[str, str]:
+    """JAX's setting for matrix products, if it is not the usual one: it changes what is learned."""
+    precision = matmul_precision()
+    return {"matmul_precision": precision} if precision else {}
 
 
 def read_log(folder: Path, stage: str, name: str) -> tuple[list[int], list[Any]]:
