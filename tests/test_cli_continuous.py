@@ -56,6 +56,12 @@ def test_a_video_is_written_and_a_wrong_name_refused_before_the_work(tmp_path):
     assert outcome.code == 2 and "must end in .gif or .mp4" in outcome.messages[0]
 
 
+def test_an_experiment_with_an_unknown_preset_says_so(tmp_path):
+    outcome = lk("reproduce", "hierarchy", "--preset", "fast", "--out", tmp_path)
+    assert outcome.code == 2 and not list(tmp_path.iterdir())
+    assert outcome.messages == ["lk: unknown preset 'fast'; known presets: smoke, cpu, paper"]
+
+
 def test_an_experiment_without_domains_says_so(tmp_path):
     outcome = lk("reproduce", "coverage", "--domain", "walker", "--out", tmp_path)
     assert outcome.code == 2

@@ -122,6 +122,9 @@ def test_a_smaller_keyboard_has_the_first_keys_of_the_larger(tmp_path):
 def test_only_robots_have_robots_experiments(tmp_path):
     with pytest.raises(UserError, match="four-rooms"):
         zero_shot.run(preset="smoke", domain="four-rooms", out=str(tmp_path / "zero-shot"))
+    data = common.data_for("cheetah", "smoke", tmp_path / "data", explorer="random")
+    with pytest.raises(UserError, match="is data of cheetah, not of walker"):
+        zero_shot.run(preset="smoke", domain="walker", dataset=data, out=str(tmp_path / "walker"))
 
 
 def test_an_experiment_stopped_half_way_ends_with_the_same_table(tmp_path, monkeypatch):

@@ -577,6 +577,7 @@ def reproduce(
     from laplacian_keyboard.checkpoint import write_json
     from laplacian_keyboard.experiments import EXPERIMENTS, load_experiment
     from laplacian_keyboard.folder_report import TABLE_FILE
+    from laplacian_keyboard.presets import require_known
 
     if name == "list":
         result: dict[str, Any] = {"experiments": EXPERIMENTS}
@@ -588,6 +589,7 @@ def reproduce(
     options = {key: value for key, value in {"domain": domain, "dataset": dataset}.items() if value}
     for key in options.keys() - inspect.signature(run).parameters.keys():
         raise UserError(f"the experiment {name} has no --{key}")
+    require_known(preset)
     if seeds < 1:
         raise UserError(f"--seeds must be at least 1, not {seeds}")
     with _spreading(ray, cpus=cpus, gpus=gpus, retries=retries):

@@ -37,6 +37,12 @@ class Settings:
     """Gradient steps for every choice of chords in all of them."""
 
 
+def require_known(name: str) -> None:
+    """Refuse a preset that there is not."""
+    if name not in get_args(Name):
+        raise UserError(f"unknown preset {name!r}; known presets: {', '.join(get_args(Name))}")
+
+
 def settings(
     name: str, k: int, *, discrete: bool, basis: str = "laplacian", domain: str = ""
 ) -> Settings:
@@ -44,8 +50,7 @@ def settings(
     domain that may have its own."""
     kind, _, _ = domain.partition(":")
     table = _OF_DOMAIN.get(kind, _DISCRETE if discrete else _CONTINUOUS)
-    if name not in table:
-        raise UserError(f"unknown preset {name!r}; known presets: {', '.join(get_args(Name))}")
+    require_known(name)
     registry.basis_module(basis)  # refuses an unknown name
     found = table[name](k)
     if basis == "laplacian":

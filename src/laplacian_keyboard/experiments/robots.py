@@ -68,7 +68,10 @@ def robot_of(domain: str, preset: str, out: str, *, dataset: str = "", explorer:
     if domain not in DMC:
         raise UserError(f"this experiment runs on {', '.join(DMC)}, not {domain!r}")
     if dataset:
-        explorer = load_dataset(dataset).description.get("explorer") or "given"
+        data = load_dataset(dataset)
+        if data.domain != domain:
+            raise UserError(f"{dataset} is data of {data.domain}, not of {domain}: give --domain")
+        explorer = data.description.get("explorer") or "given"
     explorer = explorer or EXPLORER[domain]
     folder = Path(out).parent / "keyboards" / domain / explorer
     place = data_for(domain, preset, folder / "data", dataset=dataset, explorer=explorer)
