@@ -21,7 +21,6 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from laplacian_keyboard.compiling import matmul_precision
 from laplacian_keyboard.files import write_atomically
 from laplacian_keyboard.types import UserError
 
@@ -155,7 +154,7 @@ class RunFolder:
 
     def __init__(self, path: str | Path, settings: dict[str, Any]):
         self.path = Path(path)
-        settings = json.loads(json.dumps({**settings, **_precision()}))
+        settings = json.loads(json.dumps(settings))
         config = self.path / "config.json"
         if config.exists():
             stored = read_json(config)
@@ -254,12 +253,6 @@ class RunFolder:
             if entry["stage"] != stage or entry["step"] <= step:
                 kept.append(line + "\n")
         write_atomically(path, "".join(kept).encode())
-
-
-def _precision() -> dict[str, str]:
-    """JAX's setting for matrix products, if it is not the usual one: it changes what is learned."""
-    precision = matmul_precision()
-    return {"matmul_precision": precision} if precision else {}
 
 
 def read_log(folder: Path, stage: str, name: str) -> tuple[list[int], list[Any]]:

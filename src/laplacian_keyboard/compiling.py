@@ -38,11 +38,6 @@ def run_one_at_a_time() -> None:
         jax.config.update(IN_FLIGHT.lower(), False)
 
 
-def matmul_precision() -> str | None:
-    """JAX's setting for matrix products; None is the usual one."""
-    return jax.config.jax_default_matmul_precision  # pyright: ignore
-
-
 def _processor() -> str:
     """What compiled code depends on and XLA does not check: the processor's abilities."""
     info = Path("/proc/cpuinfo")

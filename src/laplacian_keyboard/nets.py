@@ -13,8 +13,6 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from laplacian_keyboard.compiling import matmul_precision
-
 LAYER_NORM_EPSILON = 1e-5
 
 
@@ -30,41 +28,7 @@ class Linear(eqx.Module):
         self.bias = jnp.zeros(size_out)
 
     def __call__(self, x: Float[Array, "*b i"]) -> Float[Array, "*b o"]:
-        return product(x, self.weight) + self.bias
-
-
-def product(x: Float[Array, "*b i"], weight: Float[Array, "i o"]) -> Float[Array, "*b o"]:
-    """`x @ weight`; where JAX's own setting `jax_default_matmul_precision` says "bfloat16", of
-    numbers rounded to that, summed in float32, and so are its gradients.
-
-    XLA leaves the setting to the processor and ignores it on CPUs, although those with AMX multiply
-    bfloat16 several times as fast. Every layer of every network comes through here.
-    """
-    return _rounded_product(x, weight) if matmul_precision() == "bfloat16" else x @ weight
-
-
-def _multiply(x: Array, y: Array) -> Array:
-    return jnp.matmul(x, y, preferred_element_type=jnp.float32)
-
-
-@jax.custom_vjp
-def _rounded_product(x: Array, weight: Array) -> Array:
-    return _multiply(x.astype(jnp.bfloat16), weight.astype(jnp.bfloat16))
-
-
-def _rounded_forward(x: Array, weight: Array) -> tuple[Array, tuple[Array, Array]]:
-    x, weight = x.astype(jnp.bfloat16), weight.astype(jnp.bfloat16)
-    return _multiply(x, weight), (x, weight)
-
-
-def _rounded_backward(saved: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
-    x, weight = saved
-    gradient = gradient.astype(jnp.bfloat16)
-    rows = lambda of: of.reshape(-1, of.shape[-1])  # noqa: E731
-    return _multiply(gradient, weight.T), _multiply(rows(x).T, rows(gradient))
-
-
-_rounded_product.defvjp(_rounded_forward, _rounded_backward)
+        return x @ self.weight + self.bias
 
 
 class MLP(eqx.Module):
