@@ -83,6 +83,14 @@ def test_a_continuous_keyboard_acts_saves_and_infers(keyboard, tmp_path):
         keyboard.infer_task("fly")
 
 
+def test_tasks_of_a_shipped_robot_are_inferred_from_their_smooth_part():
+    shipped = Keyboard.load("cheetah")
+    smooth, plain = shipped.infer_task("walk"), shipped.infer_task("walk", "least-squares")
+    assert shipped.config.inference_method == "smooth"
+    ratio = np.asarray(smooth.w) / np.asarray(plain.w)
+    np.testing.assert_allclose(ratio / ratio[0], np.arange(1, shipped.k + 1) ** -0.75, rtol=1e-3)
+
+
 def test_a_small_keyboard_plays_nearly_the_same_and_says_what_it_lacks(keyboard, tmp_path):
     keyboard.save(tmp_path, small=True)
     small = Keyboard.load(tmp_path)

@@ -43,6 +43,15 @@ def test_least_squares_ignores_a_constant_and_correlations():
     np.testing.assert_allclose(found.raw, raw, atol=2e-3)
 
 
+def test_smooth_divides_the_weight_of_every_eigenvector_by_a_power_of_its_number():
+    phi = orthonormal_features(np.random.default_rng(0), 80, 3)
+    raw = np.array([1.0, -2.0, 3.0])
+    found = zero_shot.infer(jnp.asarray(phi), jnp.asarray(phi @ raw), "smooth")
+    np.testing.assert_allclose(found.raw, raw, atol=1e-3)
+    expected = np.array([1.0, -2.0 / 2**0.75, 3.0 / 3**0.75])
+    np.testing.assert_allclose(found.w, expected * np.sqrt(3) / np.linalg.norm(expected), atol=1e-3)
+
+
 def test_residual_is_the_variance_outside_the_span():
     rng = np.random.default_rng(0)
     basis = orthonormal_features(rng, 80, 4)

@@ -243,8 +243,8 @@ def zero_shot(
         run: Folder of a keyboard, or the name of a shipped one.
         task: A task of the keyboard's domain, such as walk or goal:ROW,COLUMN; env for the
             environment's own reward; or module:function, a function of the next observation.
-        method: least-squares, or mean (the paper's mean of r * phi); by default mean for a
-            forward-backward basis, else least-squares.
+        method: mean (the paper's mean of r * phi), least-squares, or smooth, which trusts slow
+            eigenvectors more; by default the one that suits the basis.
         episodes: Episodes to evaluate.
         seed: Seed of the evaluation.
         json: Print one JSON object as the last line.
@@ -253,8 +253,8 @@ def zero_shot(
     from laplacian_keyboard.evaluate import episode_returns, summary
     from laplacian_keyboard.keyboard import Chord, Keyboard
 
-    if method not in (None, "least-squares", "mean"):
-        raise UserError(f"unknown method {method!r}; use least-squares or mean")
+    if method not in (None, "mean", "least-squares", "smooth"):
+        raise UserError(f"unknown method {method!r}; use mean, least-squares or smooth")
     began = time.monotonic()
     keyboard = Keyboard.load(run)
     inference = _infer(keyboard, task, method)

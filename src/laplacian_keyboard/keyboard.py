@@ -15,7 +15,7 @@ import numpy as np
 from laplacian_keyboard import player as playing
 from laplacian_keyboard import zero_shot
 from laplacian_keyboard.baselines import forward_backward, td3
-from laplacian_keyboard.bases import registry
+from laplacian_keyboard.bases import laplacian, registry
 from laplacian_keyboard.checkpoint import load_arrays, read_arrays, save_arrays
 from laplacian_keyboard.data.dataset import Dataset
 from laplacian_keyboard.data.labels import relabel, states_at
@@ -51,8 +51,13 @@ class KeyboardConfig:
     @property
     def inference_method(self) -> zero_shot.Method:
         """How a task's weights are found unless the user says otherwise. Forward-backward's
-        theory asks for the mean of r * B."""
-        return "mean" if isinstance(self.basis, forward_backward.Config) else "least-squares"
+        theory asks for the mean of r * B. The smooth part of a reward is what behaviors of squashed
+        eigenvectors, those of the robots, follow well."""
+        if isinstance(self.basis, forward_backward.Config):
+            return "mean"
+        if isinstance(self.basis, laplacian.Config) and self.basis.bound:
+            return "smooth"
+        return "least-squares"
 
     @property
     def input_spec(self) -> Spec:
