@@ -249,4 +249,5 @@ def test_memory_stays_far_below_the_size_of_the_dataset(tmp_path):
 
 def fit_until(interrupt: Any, *arguments: Any, **options: Any) -> Any:
     """The training loop in small chunks, interrupted after some."""
-    return train.fit(*arguments, **{**options, "chunk": 20, "evaluate": interrupt})
+    options |= {"chunk": 20, "evaluate": interrupt, "evaluate_every": 1}
+    return train.fit(*arguments, **options)
