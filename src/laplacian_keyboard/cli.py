@@ -8,7 +8,7 @@ import sys
 import time
 from functools import partial, wraps
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, get_args
 
 import tyro
 
@@ -252,9 +252,10 @@ def zero_shot(
     from laplacian_keyboard.envs.domains import make_vector_env
     from laplacian_keyboard.evaluate import episode_returns, summary
     from laplacian_keyboard.keyboard import Chord, Keyboard
+    from laplacian_keyboard.zero_shot import Method
 
-    if method not in (None, "mean", "least-squares", "smooth"):
-        raise UserError(f"unknown method {method!r}; use mean, least-squares or smooth")
+    if method is not None and method not in get_args(Method):
+        raise UserError(f"unknown method {method!r}; known methods: {', '.join(get_args(Method))}")
     began = time.monotonic()
     keyboard = Keyboard.load(run)
     inference = _infer(keyboard, task, method)
