@@ -4,10 +4,10 @@ The paper takes `w = 1/N sum r(s') phi(s')`, which is the least-squares solution
 are orthonormal on the data. `least-squares` does not need that; both leave the constant to e_0,
 which the basis drops: a constant reward changes no behavior.
 
-`smooth` is ours: the least-squares weight of e_i over i^0.75. Eigenvectors are ordered from slow to
-fast, and regression asks of all alike; behaviors learned from data follow the slow ones far better.
-It is about L^(-1/2) r instead of r: eigenvalues of the robots' data grow about like i^1.5. Only for
-features in that order.
+`smooth` is ours: the least-squares weight of e_i over i^0.75, for features that are ordered from
+slow to fast. With squashed features it helped on most keyboards that were tried, and hurt on some;
+docs/continuous-control.md has all of them. Why is not known: behaviors may follow slow features
+better than the fast ones that regression leans on.
 """
 
 from typing import Literal, NamedTuple, TypeAlias
