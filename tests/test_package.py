@@ -144,17 +144,6 @@ def _printed(code: str, **environment: str) -> str:
     return out.stdout.decode().strip()
 
 
-def test_programs_run_one_at_a_time_unless_the_user_says_otherwise():
-    code = (
-        "import jax, os\n"
-        "from laplacian_keyboard.compiling import IN_FLIGHT, run_one_at_a_time\n"
-        "run_one_at_a_time()\n"
-        "print(jax.config.values[IN_FLIGHT.lower()], os.environ[IN_FLIGHT])"
-    )
-    assert _printed(code) == "False false"
-    assert _printed(code, JAX_CPU_ENABLE_ASYNC_DISPATCH="true") == "True true"
-
-
 def test_compilations_are_kept_unless_the_user_says_otherwise(tmp_path):
     code = (
         "import jax\n"

@@ -1,5 +1,4 @@
-"""How a command's programs are compiled and run: kept on disk for the next command and for worker
-processes, and on the CPU one at a time."""
+"""What a command compiles is kept on disk, for the next command and for worker processes."""
 
 import hashlib
 import os
@@ -9,7 +8,6 @@ from pathlib import Path
 import jax
 
 VARIABLE = "JAX_COMPILATION_CACHE_DIR"
-IN_FLIGHT = "JAX_CPU_ENABLE_ASYNC_DISPATCH"
 
 
 def keep_compilations() -> None:
@@ -26,16 +24,6 @@ def keep_compilations() -> None:
     if os.access(folder, os.W_OK):
         os.environ[VARIABLE] = str(folder)  # for worker processes
         jax.config.update("jax_compilation_cache_dir", str(folder))
-
-
-def run_one_at_a_time() -> None:
-    """Let XLA finish a program on the CPU before the next begins. It has one thread a core, and two
-    large programs that each hold one and wait for another wait forever; `lk bench compose` did, on
-    two cores. Nothing is lost: XLA does not work on two at once. JAX's own variable decides instead
-    where it is set."""
-    if IN_FLIGHT not in os.environ:
-        os.environ[IN_FLIGHT] = "false"  # for worker processes
-        jax.config.update(IN_FLIGHT.lower(), False)
 
 
 def _processor() -> str:

@@ -404,9 +404,7 @@ def learn_players(
     if env.num_envs % num_players:
         raise UserError(f"{num_players} players cannot share {env.num_envs} environments equally")
     table = dataclasses.replace(table, num_updates=t_term * env.num_envs // num_players)
-    # Waiting keeps XLA, which has one thread a core, from beginning another program meanwhile: two
-    # that each wait for a thread may wait forever.
-    learning, step = jax.block_until_ready(start_learning(table, _fold(keys, 0))), 0
+    learning, step = start_learning(table, _fold(keys, 0)), 0
     keys, evaluated = _fold(keys, 1), []
     if run is not None:
         if (found := run.load_state(stage, learning)) is not None:

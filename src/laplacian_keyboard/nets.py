@@ -23,12 +23,27 @@ class Linear(eqx.Module):
     bias: Float[Array, "o"]
 
     def __init__(self, size_in: int, size_out: int, *, gain: float = 1.0, key: PRNGKeyArray):
-        initializer = jax.nn.initializers.orthogonal(gain)
-        self.weight = initializer(key, (size_in, size_out), jnp.float32)
+        self.weight = _orthogonal(size_in, size_out, gain, key)
         self.bias = jnp.zeros(size_out)
 
     def __call__(self, x: Float[Array, "*b i"]) -> Float[Array, "*b o"]:
         return x @ self.weight + self.bias
+
+
+def _orthogonal(size_in: int, size_out: int, gain: float, key: PRNGKeyArray) -> Float[Array, "i o"]:
+    """A random matrix with orthonormal rows or columns, times `gain`; under vmap one at a time.
+
+    jaxlib 0.10 factorises a batch of matrices on the threads that run the program, and waits for
+    them on one of these: two such calls at once wait for each other forever on a machine of two
+    cores. A single matrix is factorised where it is called.
+    """
+    initializer = jax.nn.initializers.orthogonal(gain)
+
+    @jax.custom_batching.sequential_vmap
+    def draw(key: PRNGKeyArray) -> Array:
+        return initializer(key, (size_in, size_out), jnp.float32)
+
+    return draw(key)
 
 
 class MLP(eqx.Module):

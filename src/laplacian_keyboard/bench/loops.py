@@ -21,11 +21,7 @@ class Loop:
     def __init__(self, table: Table, params: Any, env: VectorEnv):
         self.table, self.params, self.env = table, params, env
         self.keys = jax.random.split(jax.random.key(0), env.num_envs)
-        # XLA has one thread a core: two programs that begin at once and each wait for another
-        # thread may wait forever.
-        jax.block_until_ready(params)
-        learning = jax.block_until_ready(start_learning(table, self.keys))
-        self.warm = self._play(learning, 0, 2 * table.config.warmup)
+        self.warm = self._play(start_learning(table, self.keys), 0, 2 * table.config.warmup)
 
     def play(self, steps: int) -> None:
         """So many steps of each agent, updates included."""
