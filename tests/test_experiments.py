@@ -93,6 +93,14 @@ def test_the_experiments_of_a_robot_share_what_they_train(tmp_path, monkeypatch)
     folder = tmp_path / "keyboards" / "cheetah" / "babble"
     assert (folder / "players-laplacian-k1-t5-0" / "walk" / "player.safetensors").exists()
 
+    kept = folder / "laplacian-k1-0" / robots.RESULT_FILE
+    other = json.loads(kept.read_text()) | {"inference": "another rule"}
+    for task in other["tasks"].values():
+        task["zero_shot"] = -1.0
+    kept.write_text(json.dumps(other))
+    again = hierarchy.run(out=str(tmp_path / "hierarchy"), **options)
+    assert again == rows, "what another rule inferred is evaluated again, at the last checkpoint"
+
     monkeypatch.setattr(continuous_options, "VARIANTS", {"emphasis 1": ({}, {"emphasis": 1.0})})
     (row,) = continuous_options.run(out=str(tmp_path / "continuous-options"), **options)
     assert row["tasks"] == tasks and len(row["returns"][-1]) == 4

@@ -107,7 +107,11 @@ def folder_of(robot: Robot, keys: Keys) -> Path:
 
 def keyboard_cell(robot: Robot, keys: Keys) -> dict[str, Any]:
     """Train one keyboard. For every task: its weights, how much of its reward lies inside the span,
-    and zero-shot returns at the checkpoints, of which `zero_shot` is the last."""
+    and zero-shot returns at the checkpoints, of which `zero_shot` is the last.
+
+    What an earlier version wrote with another rule of inference is evaluated again, at the last
+    checkpoint.
+    """
     folder, larger, zero_shot = folder_of(robot, keys), _larger(robot, keys), ZeroShot(robot.domain)
     keyboard = pretrain(
         load_dataset(robot.dataset),
@@ -120,12 +124,19 @@ def keyboard_cell(robot: Robot, keys: Keys) -> dict[str, Any]:
         evaluate=zero_shot,
         evaluations=CHECKPOINTS,
     )
+    rule, kept = keyboard.config.inference_method, {}
     if (folder / RESULT_FILE).exists():
-        return read_json(folder / RESULT_FILE)
-    steps, returns = read_log(folder, "behaviors", "behaviors/evaluation")
+        kept = read_json(folder / RESULT_FILE)
+        if kept.get("inference") == rule:
+            return kept
+    if kept:
+        steps, returns = kept["checkpoints"][-1:], list(zero_shot(keyboard).values())
+    else:
+        steps, returns = read_log(folder, "behaviors", "behaviors/evaluation")
     means, inferred = np.mean(returns, axis=-1), map(keyboard.infer_task, zero_shot.tasks)
     result = {
         **keys._asdict(),
+        "inference": rule,
         "checkpoints": steps,
         "tasks": {
             task: {
@@ -196,7 +207,7 @@ def player_cell(robot: Robot, keys: Keys, t_term: int | None = None) -> dict[str
         },
     )
     if run.is_done:
-        return run.result()
+        return _beside(zero_shot, run.result())
     actors, curves = learn_players(
         Table(config, keyboard.config),
         keyboard.params,
@@ -206,12 +217,11 @@ def player_cell(robot: Robot, keys: Keys, t_term: int | None = None) -> dict[str
         evaluate_in=env_of_each(robot.domain, tasks, EVALUATE_EPISODES),
         run=run,
     )
-    result = {**zero_shot, "t_term": config.t_term, "tasks": {}}
+    result: dict[str, Any] = {"t_term": config.t_term, "tasks": {}}
     for task, actor, curve in zip(tasks, actors, curves, strict=True):
         Player(keyboard, config, actor).save(run.path / task)
         returns = [float(np.mean(each)) for each in curve.returns]
         result["tasks"][task] = {
-            **zero_shot["tasks"][task],
             "untrained_player": returns[0],
             "player": returns[-1],
             "player_curve": returns,
@@ -219,4 +229,10 @@ def player_cell(robot: Robot, keys: Keys, t_term: int | None = None) -> dict[str
             "area": curve.area,
         }
     run.finish(result)
-    return result
+    return _beside(zero_shot, result)
+
+
+def _beside(zero_shot: dict[str, Any], learned: dict[str, Any]) -> dict[str, Any]:
+    """What players learned, beside the zero-shot figures of their keyboard."""
+    tasks = {task: {**learned["tasks"][task], **of} for task, of in zero_shot["tasks"].items()}
+    return {**learned, **zero_shot, "tasks": tasks}
