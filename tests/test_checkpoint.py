@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -224,6 +225,9 @@ def test_a_second_process_is_refused_while_the_first_runs(tmp_path):
         "from laplacian_keyboard.checkpoint import RunFolder\n"
         "run = RunFolder(sys.argv[1], {})\n"
         "print('open', flush=True)\n"
+        "sys.stdin.readline()\n"
+        "run.finish({})\n"
+        "print('finished', flush=True)\n"
         "sys.stdin.read()\n"
     )
     first = subprocess.Popen(
@@ -237,8 +241,23 @@ def test_a_second_process_is_refused_while_the_first_runs(tmp_path):
         assert first.stdout.readline() == "open\n"
         with pytest.raises(UserError, match=f"another process is writing to {tmp_path}"):
             RunFolder(tmp_path, {})
+        assert first.stdin is not None
+        print("finish", file=first.stdin, flush=True)
+        assert first.stdout.readline() == "finished\n"
+        assert RunFolder(tmp_path, {}).is_done, "what is complete can be read"
         first.kill()
-    RunFolder(tmp_path, {})
+
+
+def test_a_killed_process_leaves_no_lock(tmp_path):
+    code = (
+        "import os, signal, sys\n"
+        "from laplacian_keyboard.checkpoint import RunFolder\n"
+        "run = RunFolder(sys.argv[1], {})\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", code, str(tmp_path)])
+    assert killed.returncode == -signal.SIGKILL
+    assert not RunFolder(tmp_path, {}).is_done
 
 
 def test_the_same_process_may_open_its_run_again(tmp_path):

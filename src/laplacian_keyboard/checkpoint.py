@@ -154,6 +154,7 @@ class RunFolder:
 
     def __init__(self, path: str | Path, settings: dict[str, Any]):
         self.path = Path(path)
+        self._lock_of: tuple[int, int] = (0, 0)
         settings = json.loads(json.dumps(settings))
         config = self.path / "config.json"
         if config.exists():
@@ -169,20 +170,23 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot create {self.path}: {error.strerror or error}") from error
-        self._lock()
+        if not self.is_done:
+            self._lock()
         if not config.exists():
             command = " ".join(["lk", *sys.argv[1:]])
             write_json(config, {"command": command, "settings": settings, "versions": versions()})
 
     def _lock(self) -> None:
-        """Keep other processes out. The lock is this process's until it ends, however it ends, so
-        that an interrupted call can be repeated in the same session."""
+        """Keep other processes out. The lock is this process's until the run is complete or the
+        process ends, however it ends, so that an interrupted call can be repeated in the same
+        session."""
         try:
             lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise UserError(f"cannot write to {self.path}: {error.strerror or error}") from error
         status = os.fstat(lock)
-        if (status.st_dev, status.st_ino) in _LOCKS:
+        self._lock_of = status.st_dev, status.st_ino
+        if self._lock_of in _LOCKS:
             os.close(lock)
             return
         try:
@@ -190,7 +194,12 @@ class RunFolder:
         except OSError as error:
             os.close(lock)
             raise UserError(f"another process is writing to {self.path}") from error
-        _LOCKS[status.st_dev, status.st_ino] = lock
+        _LOCKS[self._lock_of] = lock
+
+    def _unlock(self) -> None:
+        """Let others read a run that is complete."""
+        if (lock := _LOCKS.pop(self._lock_of, None)) is not None:
+            os.close(lock)
 
     @property
     def is_done(self) -> bool:
@@ -204,6 +213,7 @@ class RunFolder:
         write_json(self.path / "result.json", result)
         write_atomically(self.path / "done", b"")
         (self.path / "state.safetensors").unlink(missing_ok=True)
+        self._unlock()
 
     def save_state(self, stage: str, step: int, state: Any) -> None:
         """The training state of a stage, replacing that of an earlier step or stage."""
