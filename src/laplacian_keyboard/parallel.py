@@ -27,6 +27,13 @@ Done: TypeAlias = Callable[[int, Any, str], None]
 """Told of each result: its index, itself, and the node it comes from ('' for this machine)."""
 
 
+def own_cores() -> list[int]:
+    """The cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
 def nothing(index: int, result: Any, node: str) -> None:
     """Told of a result, does nothing."""
 
@@ -43,7 +50,7 @@ def in_processes(
     `done` is called as results arrive. An exception of one is raised when it arrives, and the
     processes end. They also end when this process does, however it ends.
     """
-    cores = sorted(os.sched_getaffinity(0))
+    cores = own_cores()
     workers = min(workers or len(cores), len(arguments)) or 1
     results: dict[int, Any] = {}
     context = multiprocessing.get_context("spawn")
@@ -101,8 +108,10 @@ def spread(
 
 
 def _settle(places: Any, parent: int) -> None:
-    """Take a core, and arrange to die with the parent."""
-    os.sched_setaffinity(0, {places.get()})
+    """Take a core, where the system can be asked for one, and arrange to die with the parent."""
+    core = places.get()
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {core})
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C and ends us
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from laplacian_keyboard.checkpoint import versions
+from laplacian_keyboard.parallel import own_cores
 from laplacian_keyboard.types import UserError
 
 BENCHMARKS = {
@@ -36,7 +37,7 @@ def machine() -> dict[str, Any]:
     """What a benchmark ran on."""
     return {
         "machine": platform.machine(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "cores": len(own_cores()),
         "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "versions": versions(),
     }
