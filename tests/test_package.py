@@ -21,7 +21,7 @@ ROOMS = {
     # that counts as running.
     "3 running": "train evaluate checkpoint log stats figures report run_figures run_report "
     "folder_report scenes film keyboard pretraining composing host_loop flat presets gather "
-    "parallel cluster option_keyboard",
+    "parallel cluster option_keyboard seeds",
     "4 doors": "__init__ experiments bench sweep play cli",
 }
 ROOM_OF = {name: room for room, names in ROOMS.items() for name in names.split()}

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,13 +16,14 @@ import numpy as np
 import pytest
 
 import laplacian_keyboard as lk
-from laplacian_keyboard import cli, composing, pretraining, train
+from laplacian_keyboard import cli, composing, pretraining, run_report, seeds, train
 from laplacian_keyboard.data.collect import collect_random_walks
 from laplacian_keyboard.data.dataset import Dataset
 from laplacian_keyboard.envs.domains import jax_world
 from laplacian_keyboard.envs.grid import GridMap, GridWorld
 from laplacian_keyboard.envs.gym import JaxVectorEnv
 from laplacian_keyboard.keyboard import Chord, Keyboard, Player
+from laplacian_keyboard.parallel import own_cores, spreading
 from laplacian_keyboard.types import UserError
 
 # The sizes of the demo and of test_cli.py, so that one process compiles the updates once.
@@ -124,15 +126,45 @@ def test_a_finished_run_loads_and_other_settings_are_refused(dataset, keyboard, 
 
 
 def test_seeds_trained_together_are_close_to_seeds_trained_alone(dataset, keyboard, tmp_path):
-    seeds = pretraining.pretrain_seeds(dataset, k=K, preset="smoke", seeds=[0, 1], out=tmp_path)
-    assert len(seeds) == 2
-    for seed, together in enumerate(seeds):
+    both = pretraining.pretrain_seeds(dataset, k=K, preset="smoke", seeds=[0, 1], out=tmp_path)
+    assert len(both) == 2
+    for seed, together in enumerate(both):
         assert same_bits(lk.load(tmp_path / f"seed-{seed}").params, together.params)
-    assert not np.allclose(seeds[0].phi(OBS), seeds[1].phi(OBS), atol=0.1)
-    found, wanted = np.asarray(seeds[0].phi(OBS)), np.asarray(keyboard.phi(OBS))
+    assert not np.allclose(both[0].phi(OBS), both[1].phi(OBS), atol=0.1)
+    found, wanted = np.asarray(both[0].phi(OBS)), np.asarray(keyboard.phi(OBS))
     signs = np.sign(np.sum(found * wanted, axis=0))
     np.testing.assert_allclose(found * signs, wanted, atol=0.02)
     assert all(np.shape(line["laplacian/loss"]) == (2,) for line in metrics(tmp_path)[:1])
+
+
+def test_seeds_of_large_networks_are_trained_apart(dataset, keyboard, tmp_path, monkeypatch):
+    data, out = tmp_path / "data", tmp_path / "run"
+    episodes = zip(
+        dataset.observation.reshape(-1, LENGTH + 1, OBS.shape[1]),
+        dataset.action.reshape(-1, LENGTH + 1)[:, 1:],
+        strict=True,
+    )
+    lk.save_dataset(data, episodes, num_actions=4, domain="four-rooms")
+    assert not seeds.learn_faster_apart(data, K, "laplacian", "smoke")
+    assert seeds.learn_faster_apart(data, K, "laplacian", "cpu") == (len(own_cores()) > 1)
+    monkeypatch.setattr(seeds, "learn_faster_apart", lambda *_: True)
+    here = lambda function, cells, done: [function(*cell) for cell in cells]  # noqa: E731
+    options: Any = {"k": K, "seeds": [0, 1], "preset": "smoke", "out": out}
+    with spreading(here):
+        seeds.pretrain_all(data, **options)
+    assert same_bits(lk.load(out / "seed-0").params, keyboard.params)
+    assert np.shape(json.loads((out / "result.json").read_text())["eigenvalues"]) == (2, K)
+    assert "Eigenvalues" in run_report.write_report(out).read_text()
+
+    before = (out / "seed-1" / "keyboard.safetensors").read_bytes()
+    shutil.rmtree(out / "seed-1")
+    (out / "done").unlink()
+    monkeypatch.setattr(seeds, "learn_faster_apart", lambda *_: False)
+    with spreading(here):
+        seeds.pretrain_all(data, **options)
+    assert (out / "seed-1" / "keyboard.safetensors").read_bytes() == before
+    with pytest.raises(UserError, match="seeds = "):
+        seeds.pretrain_all(data, **{**options, "seeds": [0, 1, 2]})
 
 
 def test_k_beyond_the_number_of_states_is_refused_before_anything_is_written(tmp_path):
@@ -243,7 +275,7 @@ def test_a_player_needs_a_world_like_the_keyboards(keyboard):
 
 DRIVER = """
 import functools, sys, time
-from laplacian_keyboard import cli, composing, pretraining, train
+from laplacian_keyboard import cli, composing, pretraining, run_report, seeds, train
 from laplacian_keyboard.checkpoint import RunFolder
 
 pause_in, *arguments = sys.argv[1:]

@@ -195,8 +195,8 @@ def pretrain(
             (plain graph drawing) or random (nothing learned).
         preset: smoke (seconds, learns nothing well), cpu (minutes), or paper (its tables).
         seed: First seed.
-        seeds: Number of seeds, trained together; each keyboard goes to OUT/seed-N. On several
-            devices the seeds are split over as many as share them evenly.
+        seeds: Number of seeds; each keyboard goes to OUT/seed-N. They are trained in one program,
+            split over several devices, or in processes with a core each, whichever is faster.
         memory: Gigabytes for the data of training; of a larger dataset a window of this size moves
             over it. By default a quarter of the memory of the machine, or of its accelerator.
         shard_batch: Split every batch of a single seed over all devices.
@@ -204,23 +204,24 @@ def pretrain(
     """
     from laplacian_keyboard.checkpoint import read_json
     from laplacian_keyboard.data.dataset import load_dataset
-    from laplacian_keyboard.pretraining import pretrain_seeds
+    from laplacian_keyboard.pretraining import pretrain as pretrain_one
     from laplacian_keyboard.run_report import write_report
+    from laplacian_keyboard.seeds import pretrain_all
 
     began = time.monotonic()
     if seeds < 1:
         raise UserError(f"--seeds must be at least 1, not {seeds}")
-    pretrain_seeds(
-        load_dataset(dataset),
-        k=k,
-        seeds=list(range(seed, seed + seeds)),
-        basis=basis,
-        preset=preset,
-        out=out,
-        memory=memory,
-        shard_batch=shard_batch,
-        quiet=False,
-    )
+    settings = {"k": k, "basis": basis, "preset": preset, "out": out, "memory": memory}
+    if seeds == 1:
+        pretrain_one(
+            load_dataset(dataset), seed=seed, shard_batch=shard_batch, quiet=False, **settings
+        )
+    elif shard_batch:
+        raise UserError(
+            "--shard-batch is for a single seed; several are split over devices as it is"
+        )
+    else:
+        pretrain_all(dataset, seeds=list(range(seed, seed + seeds)), **settings)
     result = {"k": k, **read_json(Path(out) / "result.json")}
     result["seconds"] = round(time.monotonic() - began, 1)
     report = write_report(out)
@@ -417,7 +418,7 @@ def baseline_fb(
         k: Number of features.
         preset: smoke (seconds, learns nothing well), cpu (minutes), or paper (its authors').
         seed: First seed.
-        seeds: Number of seeds, trained together; each keyboard goes to OUT/seed-N.
+        seeds: Number of seeds; each keyboard goes to OUT/seed-N.
         json: Print one JSON object as the last line.
     """
     pretrain(dataset, out, k=k, basis="fb", preset=preset, seed=seed, seeds=seeds, json=json)

@@ -101,7 +101,11 @@ def write_report(folder: str | Path) -> Path:
 
 
 def _read_run(folder: Path) -> Run:
-    config, result = folder / "config.json", folder / "result.json"
+    config, result, trained = (
+        folder / "config.json",
+        folder / "result.json",
+        _keyboard_folder(folder),
+    )
     described = read_json(config) if config.exists() else {}
     player = Player.load(folder) if (folder / PLAYER_FILE).exists() else None
     return Run(
@@ -109,8 +113,8 @@ def _read_run(folder: Path) -> Run:
         settings=described.get("settings", {}),
         command=described.get("command", ""),
         result=read_json(result) if result.exists() else {},
-        metrics=_read_metrics(folder / "metrics.jsonl"),
-        keyboard=Keyboard.load(_keyboard_folder(folder)) if player is None else player.keyboard,
+        metrics=_read_metrics(folder / "metrics.jsonl") or _read_metrics(trained / "metrics.jsonl"),
+        keyboard=Keyboard.load(trained) if player is None else player.keyboard,
         player=player,
     )
 

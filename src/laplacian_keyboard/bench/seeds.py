@@ -1,9 +1,13 @@
-"""Several seeds at once: players side by side in one loop, and keyboards in one mapped update.
+"""Several seeds at once: players side by side in one loop, and keyboards in one mapped update
+(`together`) or in processes with a core each (`apart`, see `seeds`).
 
 A figure of N would mean that nothing is gained over one after the other, 1 that all but one are
 free.
 """
 
+import math
+import statistics
+import time
 from typing import Any
 
 import jax
@@ -12,41 +16,48 @@ import jax.numpy as jnp
 from laplacian_keyboard import presets
 from laplacian_keyboard.bench import machine, median_rates
 from laplacian_keyboard.bench.loops import loop_of_players
+from laplacian_keyboard.parallel import in_processes, own_cores
 from laplacian_keyboard.successor import continuous
 from laplacian_keyboard.types import Spec, Transition
 
 DOMAIN, TASK, K = "cheetah", "run", 10
 COUNTS = (1, 2, 4, 8)
 STEPS, UPDATES, REPEATS = 500, 20, 3
+SECONDS_APART = 6.0
+"""How long processes measure beside each other."""
 
 
 def run() -> dict[str, Any]:
     """Time of N seeds together over the time of one."""
     players = median_rates({str(count): player(count) for count in COUNTS}, repeats=REPEATS)
     learners = median_rates({str(count): successor(count) for count in COUNTS}, repeats=REPEATS)
+    cores = len(own_cores())
+    alone = statistics.mean(in_processes(rate_of_one, [()] * cores))
+    apart = {count: alone / math.ceil(int(count) / cores) for count in learners}
     return {
         "benchmark": "seeds",
         "ratio": "time of N seeds together over the time of one, the same work for each",
         **machine(),
-        "player": _figures(players),
-        "successor": _figures(learners),
+        "player": _figures(players, players["1"]),
+        "successor": _figures(learners, learners["1"]),
+        "successor_apart": _figures(apart, learners["1"]),
     }
 
 
 def lines(result: dict[str, Any]) -> list[str]:
     """The figures for a reader."""
     return [
-        f"{name:<10} {count:>2} seeds take {ratio:.2f} times as long as one"
-        for name in ("player", "successor")
+        f"{name:<16} {count:>2} seeds take {ratio:.2f} times as long as one"
+        for name in ("player", "successor", "successor_apart")
         for count, ratio in result[name]["time_over_one"].items()
     ]
 
 
-def _figures(rates: dict[str, float]) -> dict[str, Any]:
-    """Rates count the steps of one seed."""
+def _figures(rates: dict[str, float], one: float) -> dict[str, Any]:
+    """Rates count the steps of one seed; `one` is that of a seed by itself on all cores."""
     return {
         "steps_per_second": {count: round(rate, 1) for count, rate in rates.items()},
-        "time_over_one": {count: round(rates["1"] / rate, 2) for count, rate in rates.items()},
+        "time_over_one": {count: round(one / rate, 2) for count, rate in rates.items()},
     }
 
 
@@ -59,6 +70,16 @@ def player(count: int) -> Any:
         return STEPS
 
     return work
+
+
+def rate_of_one() -> float:
+    """Updates a second of one keyboard, while as many other processes do the same."""
+    work, done = successor(1), 0
+    work()
+    began = time.perf_counter()
+    while time.perf_counter() - began < SECONDS_APART:
+        done += work()
+    return done / (time.perf_counter() - began)
 
 
 def successor(count: int) -> Any:

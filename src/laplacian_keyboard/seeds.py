@@ -1,0 +1,91 @@
+"""Several keyboards of one dataset that differ in their seeds, learned in whichever way is faster:
+
+    together    one program whose updates are mapped over the seeds, on one device or several
+    apart       a process with a core of its own for each seed
+
+Small networks leave a processor waiting, so that several of them in one program cost little more
+than one. Networks that keep a core busy gain nothing from that, and cores share the products of one
+program badly: they learn apart. `lk bench seeds` measures both.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from laplacian_keyboard import presets
+from laplacian_keyboard.checkpoint import RunFolder, read_json
+from laplacian_keyboard.data.dataset import load_dataset
+from laplacian_keyboard.data.stream import default_memory
+from laplacian_keyboard.parallel import own_cores, spread
+from laplacian_keyboard.pretraining import pretrain, pretrain_seeds
+
+KEEPS_A_CORE_BUSY = 2**21
+"""Multiplications in a hidden layer, from which on seeds learn apart: networks of 128 at batch 128,
+those of the point-maze, are the smallest that do."""
+KIND = "keyboards apart"
+
+
+def pretrain_all(
+    folder: str | Path,
+    *,
+    k: int,
+    seeds: list[int],
+    out: str | Path,
+    basis: str = "laplacian",
+    preset: str = "cpu",
+    memory: float | None = None,
+) -> None:
+    """Keyboards of the dataset in `folder`, one a seed, in `out/seed-N`. An interrupted call
+    continues, in the way it began."""
+    config = Path(out) / "config.json"
+    if config.exists():
+        apart = read_json(config).get("settings", {}).get("kind") == KIND
+    else:
+        apart = learn_faster_apart(folder, k, basis, preset)
+    if not apart:
+        pretrain_seeds(
+            load_dataset(folder),
+            k=k,
+            seeds=seeds,
+            basis=basis,
+            preset=preset,
+            out=out,
+            memory=memory,
+            quiet=False,
+        )
+        return
+    described = {"kind": KIND, "seeds": seeds, "k": k, "basis_name": basis, "preset": preset}
+    run = RunFolder(out, {**described, "dataset": str(folder)})
+    if run.is_done:
+        return
+    workers = min(len(own_cores()), len(seeds))
+    share = (default_memory() / 1e9 if memory is None else memory) / workers
+    cells = [
+        (str(folder), k, basis, preset, seed, str(run.path / f"seed-{seed}"), share)
+        for seed in seeds
+    ]
+    results = spread("keyboards", pretrain_one, cells)
+    run.finish({name: [result[name] for result in results] for name in results[0]})
+
+
+def learn_faster_apart(folder: str | Path, k: int, basis: str, preset: str) -> bool:
+    """Whether seeds of these settings learn faster in processes than mapped in one."""
+    dataset = load_dataset(folder)
+    settings = presets.settings(
+        preset, k, discrete=dataset.spec.discrete, basis=basis, domain=dataset.domain or ""
+    )
+    learner = settings.successor
+    is_large = learner.batch_size * max(learner.hidden) ** 2 >= KEEPS_A_CORE_BUSY
+    alone = jax.default_backend() == "cpu" and len(jax.devices()) == 1
+    return is_large and alone and len(own_cores()) > 1
+
+
+def pretrain_one(
+    folder: str, k: int, basis: str, preset: str, seed: int, out: str, memory: float
+) -> dict[str, Any]:
+    """One of the keyboards that learn apart; returns what its run found."""
+    pretrain(
+        load_dataset(folder), k=k, basis=basis, preset=preset, seed=seed, out=out, memory=memory
+    )
+    return read_json(Path(out) / "result.json")
