@@ -5,6 +5,9 @@ counted as the multiplications and additions of matrix products in the compiled 
 that is computed and thrown away does not raise the fraction's worth, only its price. Layer
 normalisation has no matrix products, so its cost shows as a smaller fraction: the continuous
 successor learner is measured without it and, as the `cpu` preset has it, with it.
+
+All is measured twice: on every core, as a command runs by itself, and on one core against the peak
+of that core, as experiments and sweeps run their parts.
 """
 
 import dataclasses
@@ -19,6 +22,7 @@ import jax.numpy as jnp
 from laplacian_keyboard.baselines import forward_backward, td3
 from laplacian_keyboard.bases import laplacian
 from laplacian_keyboard.bench import machine, median_rates
+from laplacian_keyboard.parallel import in_processes
 from laplacian_keyboard.successor import continuous, discrete
 from laplacian_keyboard.types import Pairs, Spec, Transition
 
@@ -32,6 +36,17 @@ FLOPS_A_TURN = 2e10
 
 
 def run() -> dict[str, Any]:
+    """The figures of `measure` with all cores, and under `one_core` with one."""
+    return {
+        "benchmark": "update",
+        "ratio": "arithmetic of the update a second over that of a large matrix product",
+        **machine(),
+        **measure(),
+        "one_core": in_processes(measure, [()], workers=1)[0],
+    }
+
+
+def measure() -> dict[str, Any]:
     """Steps a second, arithmetic of a step and fraction of the peak, for each learner and size."""
     learners: dict[str, dict[str, Any]] = {}
     peaks = []
@@ -50,23 +65,22 @@ def run() -> dict[str, Any]:
                 "gflop_per_step": round(count / 1e9, 4),
                 "fraction_of_peak": round(rates[name] * count / peak, 3),
             }
-    return {
-        "benchmark": "update",
-        "ratio": "arithmetic of the update a second over that of a large matrix product",
-        **machine(),
-        "gemm_gflops": round(max(peaks) / 1e9, 1),
-        "learners": learners,
-    }
+    return {"gemm_gflops": round(max(peaks) / 1e9, 1), "learners": learners}
 
 
 def lines(result: dict[str, Any]) -> list[str]:
     """The figures for a reader."""
-    return [f"matrix product {result['gemm_gflops']} GFLOP/s"] + [
-        f"{name:<22} {size:<10} {figures['steps_per_second']:>9,.1f}/s  "
-        f"{figures['gflop_per_step']:.3f} GFLOP a step  {figures['fraction_of_peak']:.2f} of peak"
-        for name, sizes in result["learners"].items()
-        for size, figures in sizes.items()
-    ]
+    found = []
+    for cores, measured in ((f"{result['cores']} cores", result), ("1 core", result["one_core"])):
+        found.append(f"{cores}: matrix product {measured['gemm_gflops']} GFLOP/s")
+        found += [
+            f"{name:<22} {size:<10} {figures['steps_per_second']:>9,.1f}/s  "
+            f"{figures['gflop_per_step']:.3f} GFLOP a step  "
+            f"{figures['fraction_of_peak']:.2f} of peak"
+            for name, sizes in measured["learners"].items()
+            for size, figures in sizes.items()
+        ]
+    return found
 
 
 def _gemm() -> Callable[[], int]:
