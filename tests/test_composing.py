@@ -145,9 +145,9 @@ def test_a_player_that_diverges_names_the_quantity_and_the_step(keyboard, tmp_pa
         bad = jax.tree.map(lambda x: x * np.nan if x.dtype == np.float32 else x, players)
         return bad, metrics
 
-    real = host_loop._learn
+    real = host_loop.learn
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(host_loop, "_learn", poisoned)
+        patch.setattr(host_loop, "learn", poisoned)
         patch.setattr(host_loop, "calls_of", host_loop.Calls)
         with pytest.raises(UserError, match=r"chord is nan .* between steps 0 and .* kept in"):
             learn(keyboard, ["walk"], tmp_path / "run")

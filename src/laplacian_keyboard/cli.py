@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeAlias, get_args
 import tyro
 
 import laplacian_keyboard
-from laplacian_keyboard.compiling import keep_compilations
+from laplacian_keyboard.compiling import keep_compilations, run_where_called
 from laplacian_keyboard.types import UserError
 
 _POSITIONAL = tyro.conf.Positional
@@ -793,6 +793,7 @@ def main(arguments: list[str] | None = None) -> None:
         if (seed := command.keywords.get("seed", 0)) not in range(2**31):
             raise UserError(f"--seed must lie between 0 and {2**31 - 1}, not {seed}")
         keep_compilations()
+        run_where_called()
         command()
         sys.stdout.flush()
     except UserError as error:

@@ -4,19 +4,23 @@ Several of them, for several tasks or seeds, learn side by side:
 
     for each stretch of t_term steps, in all environments:
       act, step                                                       one call for all environments
-      store what ended                                                one call for all players
-      as many updates as steps were made; choose the next chords      one call for all players
+      wait for the updates of the stretch before
+      store what ended, choose the next chords                        one call for all players
+      begin as many updates as steps were made                        one call for all players
     every 10,000 steps: evaluate, log, checkpoint, begin new episodes
 
 What the players know changes only when behaviors end, so updating once for a whole stretch is the
-paper's one update for every step. Episodes begin anew at every checkpoint, so that a run which is
-interrupted and resumed ends bitwise equal to one that is not, whatever the world is. A flat agent
-is a player whose stretches are one step long and whose chords are the actions.
+paper's one update for every step. The updates run in a thread of their own while the environments
+take their next steps, so a chord is chosen with what was learned up to the stretch before; when
+each happens is fixed, and so are the bits. Episodes begin anew at every checkpoint, so that a run
+which is interrupted and resumed ends bitwise equal to one that is not, whatever the world is. A
+flat agent is a player whose stretches are one step long and whose chords are the actions.
 """
 
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -136,24 +140,34 @@ def _store(table: Table, replays: Replay, params: Any, ended: Transition, kept: 
     return jax.vmap(Replay.add)(replays, dataclasses.replace(ended, next_obs=seen), kept)
 
 
-def _learn(
-    table: Table, players: playing.State, replays: Replay, keys: PRNGKeyArray, step: Any
+def learn(
+    config: playing.Config, num_updates: int, learning: Learning, keys: PRNGKeyArray
 ) -> tuple[playing.State, Metrics]:
-    """The updates of a stretch."""
-    config = table.config
+    """Updates of every player on its own replay, and their mean metrics."""
 
-    def one(player: playing.State, replay: Replay, key: PRNGKeyArray):
+    def one(learning: Learning, key: PRNGKeyArray) -> tuple[playing.State, Metrics]:
         def one_update(player: playing.State, key: PRNGKeyArray):
             key_batch, key_update = jax.random.split(key)
-            batch = replay.sample(config.td3.batch_size, key=key_batch)
+            batch = learning.replays.sample(config.td3.batch_size, key=key_batch)
             return playing.update(config, player, batch, key=key_update)
 
-        update_keys = jax.random.split(jax.random.fold_in(key, step), table.num_updates)
-        player, metrics = jax.lax.scan(one_update, player, update_keys)
+        keys = jax.random.split(key, num_updates)
+        player, metrics = jax.lax.scan(one_update, learning.players, keys)
         return player, jax.tree.map(jnp.mean, metrics)
 
-    axes, out_axes = (ONE_A_PLAYER.players, 0, 0), (ONE_A_PLAYER.players, 0)
-    return jax.vmap(one, axes, out_axes=out_axes)(players, replays, keys)
+    axes, out_axes = (ONE_A_PLAYER, 0), (ONE_A_PLAYER.players, 0)
+    if len(keys) > 1:
+        return jax.vmap(one, axes, out_axes=out_axes)(learning, keys)
+    # Mapped over one player, the products of its small batches take half as long again.
+    player, metrics = one(*_map_axes(lambda x: x[0], axes, (learning, keys)))
+    return _map_axes(lambda x: x[None], out_axes, (player, metrics))
+
+
+def _map_axes(function: Callable[[Array], Array], axes: Any, tree: Any) -> Any:
+    """`function` of the arrays that have an entry a player, as `vmap`'s axes name them."""
+    is_none = lambda x: x is None  # noqa: E731
+    apply = lambda axis, part: part if axis is None else jax.tree.map(function, part)  # noqa: E731
+    return jax.tree.map(apply, axes, tree, is_leaf=is_none)
 
 
 class Calls:
@@ -171,29 +185,55 @@ class Calls:
         def behave(params, obs, w):
             return table.behave(table.keyboard, unflatten(params_tree, params), obs, w)
 
-        def store(replays, params, ended, kept):
-            replays, params = unflatten(replays_tree, replays), unflatten(params_tree, params)
-            return jax.tree.leaves(_store(table, replays, params, Transition(*ended), kept))
+        def turn(at_random, replays, params, ended, kept, players, obs, keys, step):
+            stored = _store(
+                table,
+                unflatten(replays_tree, replays),
+                unflatten(params_tree, params),
+                Transition(*ended),
+                kept,
+            )
+            return jax.tree.leaves(stored), choose(at_random, players, params, obs, keys, step)
 
-        def learn(players, replays, params, obs, keys, step):
-            players, replays = unflatten(players_tree, players), unflatten(replays_tree, replays)
-            players, metrics = _learn(table, players, replays, keys, step)
-            params = unflatten(params_tree, params)
-            choice = _choose(table, False, players.actor.params, params, obs, keys, step)
-            return jax.tree.leaves(players), metrics, choice
+        def learn_stretch(players, replays, keys, step):
+            learning = Learning(unflatten(players_tree, players), unflatten(replays_tree, replays))
+            keys = jax.vmap(jax.random.fold_in, (0, None))(keys, step)
+            players, metrics = learn(table.config, table.num_updates, learning, keys)
+            return jax.tree.leaves(players), metrics
 
         self.choose = jax.jit(choose, static_argnums=0)
         """Chords for players who have just sat down, or whose episodes have ended."""
         self.behave = jax.jit(behave)
         """Actions of the chords under way."""
-        self.store = jax.jit(store, donate_argnums=0)
-        """Keep what ended. A call of its own: in one with the updates XLA repeats the write inside
-        their reads, and copies the whole buffer to keep both apart."""
-        self.learn = jax.jit(learn, donate_argnums=0)
-        """Learn from what is kept and choose the next chords."""
+        self.turn = jax.jit(turn, static_argnums=0, donate_argnums=1)
+        """Keep what ended and choose the next chords. Apart from the updates: in one call with
+        them XLA repeats the write inside their reads, and copies the whole buffer to keep both."""
+        self.learn = jax.jit(learn_stretch, donate_argnums=0)
+        """Learn from what is kept."""
 
 
 calls_of = functools.cache(Calls)
+
+
+class Beside:
+    """One computation at a time in a thread of its own, while this one steps environments."""
+
+    def __enter__(self) -> "Beside":
+        self.thread, self.under_way = ThreadPoolExecutor(1), None
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.thread.shutdown()
+
+    def begin(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Compute `function(*arguments)`."""
+        wait = lambda: jax.block_until_ready(function(*arguments))  # noqa: E731
+        self.under_way: Future[Any] | None = self.thread.submit(wait)
+
+    def result(self) -> Any:
+        """What was begun, once; None if nothing was."""
+        under_way, self.under_way = self.under_way, None
+        return under_way and under_way.result()
 
 
 class Stretches:
@@ -263,38 +303,52 @@ def play_and_learn(
     players, players_tree = jax.tree.flatten(learning.players)
     replays, replays_tree = jax.tree.flatten(learning.replays)
     calls, ready = calls_of(table, keyboard_tree, players_tree, replays_tree), None
-    while step < end:
-        is_warm = step >= config.warmup
-        for _ in range(config.t_term):
-            action = None
-            if (stretches.left == 0).any():
-                if ready is None:
-                    ready = calls.choose(not is_warm, players, keyboard, obs, keys, np.int32(step))
-                inputs, u, w, first_action = map(np.asarray, vars(ready).values())
-                require_finite({"player/chord": w}, "player", start, step, run)
-                if (stretches.left == 0).all():
-                    action = first_action
-                stretches.begin(inputs, u, w)
-            if action is None:
-                action = np.asarray(calls.behave(keyboard, obs, stretches.w))
-            obs, reward, terminated, truncated, infos = env.step(action)
-            ready = None  # it was for the observation before
-            over = terminated | truncated
-            seen = obs
-            if over.any():
-                seen = np.where(over[:, None], final_observations(infos, obs), obs)
-            stretches.add(reward, terminated, over, seen)
-            running = running + reward
-            for i in np.flatnonzero(over):
-                finished[i // share].append(running[i])
-                running[i] = 0.0
-            step += share
-        replays = calls.store(replays, keyboard, *stretches.collect(num_players))
-        if is_warm:
-            players, metrics, ready = calls.learn(
-                players, replays, keyboard, obs, keys, np.int32(step)
+    with Beside() as beside:
+
+        def learned() -> list[Array]:
+            """The players, with the updates that are under way."""
+            nonlocal players
+            if (result := beside.result()) is not None:
+                players, metrics = result
+                totals.append(metrics)
+            return players
+
+        while step < end:
+            for _ in range(config.t_term):
+                action = None
+                if (stretches.left == 0).any():
+                    if ready is None:
+                        at_random = step < config.warmup
+                        ready = calls.choose(
+                            at_random, learned(), keyboard, obs, keys, np.int32(step)
+                        )
+                    inputs, u, w, first_action = map(np.asarray, vars(ready).values())
+                    require_finite({"player/chord": w}, "player", start, step, run)
+                    if (stretches.left == 0).all():
+                        action = first_action
+                    stretches.begin(inputs, u, w)
+                if action is None:
+                    action = np.asarray(calls.behave(keyboard, obs, stretches.w))
+                obs, reward, terminated, truncated, infos = env.step(action)
+                ready = None  # it was for the observation before
+                over = terminated | truncated
+                seen = obs
+                if over.any():
+                    seen = np.where(over[:, None], final_observations(infos, obs), obs)
+                stretches.add(reward, terminated, over, seen)
+                running = running + reward
+                for i in np.flatnonzero(over):
+                    finished[i // share].append(running[i])
+                    running[i] = 0.0
+                step += share
+            ended, kept = stretches.collect(num_players)
+            at_random, now = step < config.warmup, np.int32(step)
+            replays, ready = calls.turn(
+                at_random, replays, keyboard, ended, kept, learned(), obs, keys, now
             )
-            totals.append(metrics)
+            if not at_random:
+                beside.begin(calls.learn, players, replays, keys, now)
+        learned()
     unflatten = jax.tree.unflatten
     learning = Learning(unflatten(players_tree, players), unflatten(replays_tree, replays))
     averaged = {

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeAlias
 
+from laplacian_keyboard.compiling import run_where_called
 from laplacian_keyboard.log import progress
 
 ONE_THREAD = {
@@ -112,6 +113,7 @@ def _settle(places: Any, parent: int) -> None:
     core = places.get()
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {core})
+    run_where_called()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C and ends us
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

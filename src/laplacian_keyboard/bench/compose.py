@@ -11,14 +11,12 @@ import jax
 import mujoco
 import numpy as np
 
-from laplacian_keyboard import player as playing
 from laplacian_keyboard.bench import machine, median_rates
 from laplacian_keyboard.bench.loops import loop_of_players
 from laplacian_keyboard.envs.dmc import load_domain
 from laplacian_keyboard.envs.domains import DMC
 from laplacian_keyboard.envs.tasks import tasks_of
-from laplacian_keyboard.host_loop import ONE_A_PLAYER, Learning
-from laplacian_keyboard.types import Metrics
+from laplacian_keyboard.host_loop import learn
 
 K, STEPS = 10, 1_000
 
@@ -49,14 +47,14 @@ def lines(result: dict[str, Any]) -> list[str]:
 def measure(domain: str, num_players: int) -> dict[str, float]:
     """Rates are environment steps of all players together a second."""
     players = loop_of_players(domain, tasks_of(domain)[:num_players], K)
-    config = players.table.config
+    updates_alone = jax.jit(partial(learn, players.table.config, STEPS))
 
     def loop() -> int:
         players.play(STEPS)
         return STEPS * num_players
 
     def updates() -> int:
-        jax.block_until_ready(_updates_alone(config, players.warm, players.keys))
+        jax.block_until_ready(updates_alone(players.warm, players.keys))
         return STEPS * num_players
 
     rates = median_rates(
@@ -67,20 +65,6 @@ def measure(domain: str, num_players: int) -> dict[str, float]:
         **{f"{name}_steps_per_second": round(rate) for name, rate in rates.items()},
         "loop_time_over_parts": round(1.0 / rates["loop"] / alone, 3),
     }
-
-
-@partial(jax.jit, static_argnums=0)
-def _updates_alone(config: playing.Config, learning: Learning, keys: Any) -> playing.State:
-    def one(learning: Learning, key: Any) -> playing.State:
-        def update(player: playing.State, key: Any) -> tuple[playing.State, Metrics]:
-            key_batch, key_update = jax.random.split(key)
-            batch = learning.replays.sample(config.td3.batch_size, key=key_batch)
-            return playing.update(config, player, batch, key=key_update)
-
-        return jax.lax.scan(update, learning.players, jax.random.split(key, STEPS))[0]
-
-    players = jax.vmap(one, (ONE_A_PLAYER, 0), out_axes=ONE_A_PLAYER.players)
-    return players(learning, keys)
 
 
 def mujoco_alone(domain: str, count: int) -> Any:
