@@ -72,13 +72,26 @@ class MLP(eqx.Module):
         self.norm = norm
 
     def __call__(self, x: Float[Array, "*b i"]) -> Float[Array, "*b o"]:
-        return self.after_first(self.layers[0](x))
+        # All axes before the last as one: XLA would transpose the others for every gradient.
+        *batch, size = x.shape
+        out = self.after_first(self.layers[0](x.reshape(math.prod(batch), size)))
+        return out.reshape(*batch, out.shape[-1])
 
     def after_first(self, x: Float[Array, "*b h"]) -> Float[Array, "*b o"]:
         """The rest of the network, from the outputs of its first layer."""
         for layer in self.layers[1:]:
             x = layer(jax.nn.relu(layer_norm(x) if self.norm else x))
         return x
+
+
+def of_each(networks: MLP, x: Float[Array, "*b i"]) -> Float[Array, "n *b o"]:
+    """What several networks, stacked on a leading axis, make of the same inputs.
+
+    Every network gets inputs of its own: of shared ones XLA makes outputs in which the networks
+    come after the batch, and transposes them in the layers that follow.
+    """
+    own = jnp.broadcast_to(x, (networks.layers[0].bias.shape[0], *x.shape))
+    return jax.vmap(lambda network, x: network(x))(networks, own)
 
 
 class Branch(eqx.Module):

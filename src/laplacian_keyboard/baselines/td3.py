@@ -24,7 +24,7 @@ from jax import Array
 from jaxtyping import Float, Int, PRNGKeyArray
 
 from laplacian_keyboard.learner import Learner, adam
-from laplacian_keyboard.nets import MLP
+from laplacian_keyboard.nets import MLP, of_each
 from laplacian_keyboard.types import Metrics, Spec, Transition
 
 
@@ -109,7 +109,7 @@ def q_values(
         length = jnp.sqrt(jnp.sum(jnp.square(action), axis=-1, keepdims=True) + 1e-12)
         action = action * (math.sqrt(action.shape[-1]) / length)
     inputs = jnp.concatenate([obs, action], axis=-1)
-    return jax.vmap(lambda network: network(inputs)[..., 0])(critic)
+    return of_each(critic, inputs)[..., 0]
 
 
 def target(

@@ -34,7 +34,7 @@ from jax import Array
 from jaxtyping import Float, Int, PRNGKeyArray
 
 from laplacian_keyboard.learner import Learner, adam
-from laplacian_keyboard.nets import MLP, Branch
+from laplacian_keyboard.nets import MLP, Branch, of_each
 from laplacian_keyboard.types import Metrics, Spec, Transition
 
 
@@ -126,7 +126,7 @@ class Critic(eqx.Module):
             x = jnp.concatenate([obs, action, w], axis=-1)
         else:
             x = _meet(self.branches, jnp.concatenate([obs, action], axis=-1), (obs, w))
-        return jax.vmap(lambda head: head(x))(self.heads)
+        return of_each(self.heads, x)
 
     def first(self) -> "Critic":
         """The critic with psi_1 alone."""
