@@ -16,7 +16,8 @@ process, and TD3 learns it online from the task's reward.
 | w | `chord(u)` | u scaled to the radius sqrt(k) the behaviors were trained on |
 | t_term | t_term | steps a behavior runs |
 
-The critics see u and not w: at k = 1 the chord is only the sign of u, and u keeps a slope to climb.
+The critics see u, or only its direction (`td3.critic_sees`), which is all that the behavior sees of
+it. At k = 1 they must see u: the chord is only its sign, and u keeps a slope to climb.
 """
 
 from collections.abc import Callable

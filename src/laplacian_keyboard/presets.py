@@ -338,7 +338,12 @@ def _continuous_cpu(k: int) -> Settings:
         ),
         successor_steps=successor_steps,
         player=player.Config(
-            capacity=40_000, td3=dataclasses.replace(player.Config().td3, hidden=(128, 128))
+            capacity=40_000,
+            td3=dataclasses.replace(
+                player.Config().td3,
+                hidden=(128, 128),
+                critic_sees="direction" if k > 1 else None,  # one key has no slope but its length
+            ),
         ),
         player_steps=200_000,
         player_envs=1,
