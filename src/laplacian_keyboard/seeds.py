@@ -20,9 +20,9 @@ from laplacian_keyboard.data.stream import default_memory
 from laplacian_keyboard.parallel import own_cores, spread
 from laplacian_keyboard.pretraining import pretrain, pretrain_seeds
 
-KEEPS_A_CORE_BUSY = 2**21
-"""Multiplications in a hidden layer, from which on seeds learn apart: networks of 128 at batch 128,
-those of the point-maze, are the smallest that do."""
+KEEPS_A_CORE_BUSY = 2**24
+"""Multiplications in a hidden layer, from which on seeds learn apart: networks of 256 at batch 256,
+those of the robots, are the smallest for which it was measured."""
 KIND = "keyboards apart"
 
 
