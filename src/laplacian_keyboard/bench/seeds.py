@@ -2,7 +2,7 @@
 (`together`) or in processes with a core each (`apart`, see `seeds`).
 
 A figure of N would mean that nothing is gained over one after the other, 1 that all but one are
-free.
+free. What it takes to start processes and to compile is left out of all of them.
 """
 
 import math
