@@ -1,5 +1,6 @@
 """Training from a window on a dataset: what it shows, in which order, and in how much memory."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -251,3 +252,22 @@ def fit_until(interrupt: Any, *arguments: Any, **options: Any) -> Any:
     """The training loop in small chunks, interrupted after some."""
     options |= {"chunk": 20, "evaluate": interrupt, "evaluate_every": 1}
     return train.fit(*arguments, **options)
+
+
+def test_tabulated_features_are_those_of_the_network():
+    dataset = make_dataset()
+    basis = presets.settings("smoke", K, discrete=False).basis
+    module, whole = registry.module_of(basis), dataset.experience()
+    encoder = module.encoder(module.init(basis, whole.spec, key=jax.random.key(0)))
+    expected = module.phi(basis, encoder, whole.obs)
+    table = pretraining.tabulate(basis, encoder, whole).phi
+    np.testing.assert_allclose(table, expected, rtol=1e-5, atol=1e-6)
+    stream = Stream(dataset, Layout(block=12, rows=24, slots=2))
+    assert stream.at(0).phi is None
+    pretraining.tabulate(basis, encoder, stream)
+    for number in (0, 1, 5):
+        window = stream.at(number)
+        in_window = module.phi(basis, encoder, window.obs)
+        np.testing.assert_allclose(window.phi, in_window, rtol=1e-5, atol=1e-6)
+    many = dataclasses.replace(basis, k=whole.obs.shape[1] + 1)
+    assert pretraining.tabulate(many, encoder, whole) is whole, "it would take too much memory"

@@ -11,7 +11,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray
+from jax import Array
+from jaxtyping import Int, PRNGKeyArray
 
 from laplacian_keyboard import presets, successor
 from laplacian_keyboard.baselines import forward_backward
@@ -22,9 +23,10 @@ from laplacian_keyboard.data.goals import sample_goals
 from laplacian_keyboard.data.labels import sample_states
 from laplacian_keyboard.data.replay import (
     Experience,
-    sample_observations,
+    draw_starts,
+    rows_of,
     sample_pairs,
-    sample_transitions,
+    transitions_at,
 )
 from laplacian_keyboard.data.stream import Layout, Stream, layout_of
 from laplacian_keyboard.devices import everywhere, line_of, line_of_devices, split
@@ -33,7 +35,7 @@ from laplacian_keyboard.inputs import Inputs
 from laplacian_keyboard.keyboard import Keyboard, KeyboardConfig, KeyboardParams, empty_params
 from laplacian_keyboard.successor.weights import sample_weights
 from laplacian_keyboard.train import fit
-from laplacian_keyboard.types import Metrics, Pairs, Transition, UserError
+from laplacian_keyboard.types import Metrics, Pairs, UserError
 
 Source: TypeAlias = Experience | Stream
 """What is learned from: all of a dataset, or a window that moves over it."""
@@ -41,6 +43,8 @@ Source: TypeAlias = Experience | Stream
 MOMENT_BATCH, MOMENT_BATCHES = 8_192, 128
 """A million pairs for the refinement and the report: a few seconds, and its noise is what limits
 how well nearly equal eigenvalues are told apart."""
+ROWS_AT_ONCE = 4_096
+"""Rows whose features are computed together."""
 
 
 @dataclass(frozen=True)
@@ -65,15 +69,22 @@ class SuccessorUpdate:
         self, state: Any, data: tuple[Experience, registry.Encoder], key: PRNGKeyArray
     ) -> tuple[Any, Metrics]:
         experience, encoder = data
-        batch, goals, key_w, key_update = _sample(self.config, experience, key)
-        phi = partial(registry.module_of(self.basis).phi, self.basis, encoder)
+        start, goal, key_w, key_update = _draw(self.config, experience, key)
+        phi = partial(self.phi, experience, encoder)
         # One pass over both: two small products would leave the cores idle.
-        next_phi, goal_phi = jnp.split(phi(jnp.concatenate([batch.next_obs, goals])), 2)
+        next_phi, goal_phi = jnp.split(phi(jnp.concatenate([start + 1, goal])), 2)
         if getattr(self.config, "changes", False):
-            next_phi = next_phi - phi(batch.obs)
+            next_phi = next_phi - phi(start)
         w = sample_weights(goal_phi, goal_fraction=self.config.goal_fraction, key=key_w)
-        learner = successor.module_of(self.config)
+        learner, batch = successor.module_of(self.config), transitions_at(experience, start)
         return learner.update(self.config, state, batch, next_phi, w, key=key_update)
+
+    def phi(self, experience: Experience, encoder: Any, rows: Int[Array, "b"]) -> Any:
+        """phi of the states in these rows."""
+        if experience.phi is not None:
+            return experience.phi[rows]
+        module = registry.module_of(self.basis)
+        return module.phi(self.basis, encoder, rows_of(experience, rows))
 
 
 @dataclass(frozen=True)
@@ -86,20 +97,22 @@ class ForwardBackwardUpdate:
     def __call__(
         self, state: forward_backward.State, data: Experience, key: PRNGKeyArray
     ) -> tuple[forward_backward.State, Metrics]:
-        batch, goals, key_w, key_update = _sample(self.config, data, key)
+        start, goal, key_w, key_update = _draw(self.config, data, key)
+        batch, goals = transitions_at(data, start), rows_of(data, goal)
         goal_phi = forward_backward.phi(self.basis, forward_backward.encoder(state), goals)
         w = sample_weights(goal_phi, goal_fraction=self.config.goal_fraction, key=key_w)
         return forward_backward.update(self.basis, self.config, state, batch, w, key=key_update)
 
 
-def _sample(
+def _draw(
     config: successor.Config, experience: Experience, key: PRNGKeyArray
-) -> tuple[Transition, Any, PRNGKeyArray, PRNGKeyArray]:
-    """Transitions, as many states to take tasks from, and keys for the tasks and the update."""
+) -> tuple[Any, Any, PRNGKeyArray, PRNGKeyArray]:
+    """Rows that transitions start from, rows of as many states to take tasks from, and keys for
+    the tasks and the update."""
     key_batch, key_goal, key_w, key_update = jax.random.split(key, 4)
-    batch = sample_transitions(experience, config.batch_size, key=key_batch)
-    goals = sample_observations(experience, config.batch_size, key=key_goal)
-    return batch, goals, key_w, key_update
+    start = draw_starts(experience, config.batch_size, key=key_batch)
+    goal = draw_starts(experience, config.batch_size, key=key_goal) + 1
+    return start, goal, key_w, key_update
 
 
 @dataclass(frozen=True)
@@ -232,6 +245,25 @@ def learn_forward_backward(
     return both(state)
 
 
+def tabulate(basis: registry.Config, encoder: Any, experience: Source) -> Source:
+    """The data with phi of every row. The basis does not change in stage 2, so its network, a fifth
+    of the arithmetic of an update, need not run in each. Not done where phi would take more memory
+    than the observations do."""
+    phi = partial(_phi_of_rows, basis, encoder)
+    if isinstance(experience, Stream):
+        experience.tabulate(lambda rows: np.asarray(phi(rows)), basis.k)
+        return experience
+    if 4 * basis.k * len(experience.obs) > experience.obs.nbytes:
+        return experience
+    return dataclasses.replace(experience, phi=phi(experience.obs))
+
+
+@partial(jax.jit, static_argnums=0)
+def _phi_of_rows(basis: registry.Config, encoder: Any, obs: Any) -> Array:
+    of_one = lambda obs: registry.module_of(basis).phi(basis, encoder, obs)  # noqa: E731
+    return jax.lax.map(lambda obs: of_one(obs.astype(jnp.float32)), obs, batch_size=ROWS_AT_ONCE)
+
+
 def learn_behaviors(
     basis: registry.Config,
     config: successor.Config,
@@ -252,6 +284,8 @@ def learn_behaviors(
     """
     key_init, key_train = _split(key, 2)
     update, learner = SuccessorUpdate(basis, config), successor.module_of(config)
+    if key.ndim == 0:
+        experience = tabulate(basis, encoder, experience)
     state = fit(
         update if key.ndim == 0 else OverSeeds(update, (None, 0)),
         _map(lambda key: learner.init(config, experience.spec, basis.k, key=key), key_init),
@@ -360,7 +394,7 @@ def pretrain_seeds(
     config = KeyboardConfig(
         dataset.spec, settings.basis, settings.successor, domain, ANGLES.get(domain, ())
     )
-    layout = find_layout(dataset, config.angles, settings.normalise, memory)
+    layout = find_layout(dataset, k, config.angles, settings.normalise, memory)
     run = None
     if out is not None:
         described = {
@@ -487,16 +521,21 @@ def _first_keys(larger: Keyboard, config: KeyboardConfig, inputs: Inputs) -> Any
 
 
 def find_layout(
-    dataset: Dataset, angles: tuple[int, ...], normalise: bool, memory: float | None = None
+    dataset: Dataset,
+    k: int,
+    angles: tuple[int, ...],
+    normalise: bool,
+    memory: float | None = None,
 ) -> Layout | None:
-    """The window on a dataset that takes more than `memory` gigabytes as the networks see it."""
+    """The window on a dataset that takes more than `memory` gigabytes as the networks see it, with
+    k features."""
     if memory is not None and not memory > 0:
         raise UserError(f"memory must be a positive number of gigabytes, not {memory}")
     observation = dataset.observation
     prepared, plain = 4 * (observation.shape[1] + len(angles)), observation.dtype.itemsize
     return layout_of(
         dataset,
-        obs_bytes=prepared if normalise else plain * observation.shape[1],
+        obs_bytes=(prepared if normalise else plain * observation.shape[1]) + 4 * k,
         memory=None if memory is None else 1e9 * memory,
     )
 

@@ -28,6 +28,7 @@ from laplacian_keyboard.pretraining import (
     SuccessorUpdate,
     find_layout,
     prepare_experience,
+    tabulate,
 )
 from laplacian_keyboard.train import run_chunk
 
@@ -55,7 +56,7 @@ def run() -> dict[str, Any]:
         inputs, everything = prepare_experience(dataset, ANGLES[DOMAIN], True)
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(everything)) / 1e9
         memory = WINDOW_SHARE * size
-        layout = find_layout(dataset, ANGLES[DOMAIN], True, memory)
+        layout = find_layout(dataset, K, ANGLES[DOMAIN], True, memory)
         assert layout is not None, "a part is smaller than the whole"
         window = Stream(dataset, layout, inputs, ANGLES[DOMAIN])
         rates = median_rates(
@@ -114,6 +115,7 @@ def _training(source: Source) -> Callable[[], int]:
     basis = registry.module_of(settings.basis)
     key = jax.random.key(0)
     encoder = basis.encoder(basis.init(settings.basis, source.spec, key=key))
+    source = tabulate(settings.basis, encoder, source)
     learner = successor.module_of(settings.successor)
     update = SuccessorUpdate(settings.basis, settings.successor)
     state = learner.init(settings.successor, source.spec, K, key=key)
@@ -144,7 +146,7 @@ def trained_in(folder: str, memory: float | None) -> dict[str, float]:
 def train_and_report(folder: str, memory: float | None) -> None:
     """What `trained_in` starts."""
     dataset, angles = load_dataset(folder), ANGLES[DOMAIN]
-    layout = find_layout(dataset, angles, True, memory)
+    layout = find_layout(dataset, K, angles, True, memory)
     _, source = prepare_experience(dataset, angles, True, layout=layout)
     _training(source)()
     status = Path("/proc/self/status").read_text(encoding="utf-8")

@@ -34,7 +34,9 @@ class Experience(eqx.Module):
     """The last row of that transition's episode."""
     first: Int[Array, "n"]
     """The first row of that transition's episode."""
-    num_actions: int = eqx.field(static=True)
+    phi: Float[Array, "rows k"] | None = None
+    """Features of every row, where a basis that no longer changes has been tabulated."""
+    num_actions: int = eqx.field(static=True, default=0)
     """Number of discrete actions; 0 for continuous actions."""
     batch: NamedSharding | None = eqx.field(static=True, default=None)
     """How samples are laid over several devices, if they are."""
@@ -111,19 +113,29 @@ def draw_transitions(data: Experience, count: int, *, key: PRNGKeyArray) -> Int[
 
 def sample_observations(data: Experience, count: int, *, key: PRNGKeyArray) -> Float[Array, "b o"]:
     """States reached by random transitions."""
-    return _rows(data, data.start[draw_transitions(data, count, key=key)] + 1)
+    return rows_of(data, draw_starts(data, count, key=key) + 1)
+
+
+def draw_starts(data: Experience, count: int, *, key: PRNGKeyArray) -> Int[Array, "b"]:
+    """The rows that random transitions start from."""
+    return data.start[draw_transitions(data, count, key=key)]
+
+
+def transitions_at(data: Experience, start: Int[Array, "b"]) -> Transition:
+    """The transitions that start from these rows; the dataset is reward-free, so their reward is
+    0."""
+    return Transition(
+        obs=rows_of(data, start),
+        action=data.action[start + 1],
+        reward=jnp.zeros(start.shape),
+        discount=data.discount[start + 1],
+        next_obs=rows_of(data, start + 1),
+    )
 
 
 def sample_transitions(data: Experience, count: int, *, key: PRNGKeyArray) -> Transition:
-    """Random transitions; the dataset is reward-free, so their reward is 0."""
-    start = data.start[draw_transitions(data, count, key=key)]
-    return Transition(
-        obs=_rows(data, start),
-        action=data.action[start + 1],
-        reward=jnp.zeros(count),
-        discount=data.discount[start + 1],
-        next_obs=_rows(data, start + 1),
-    )
+    """Random transitions."""
+    return transitions_at(data, draw_starts(data, count, key=key))
 
 
 def sample_pairs(
@@ -148,11 +160,11 @@ def sample_pairs(
     if negatives == "same-episode":
         fraction = jax.random.uniform(key_negative, (num_negatives, count))
         rows = first + jnp.floor(fraction * (last - first + 1)).astype(jnp.int32)
-        negative = _rows(data, jnp.minimum(rows, last))
+        negative = rows_of(data, jnp.minimum(rows, last))
     else:
         flat = sample_observations(data, num_negatives * count, key=key_negative)
         negative = flat.reshape(num_negatives, count, -1)
-    return Pairs(_rows(data, start), _rows(data, start + gap), negative)
+    return Pairs(rows_of(data, start), rows_of(data, start + gap), negative)
 
 
 def truncated_geometric(
@@ -170,7 +182,8 @@ def truncated_geometric(
     return 1 + jnp.clip(extra.astype(jnp.int32), 0, longest - 1)
 
 
-def _rows(data: Experience, rows: Int[Array, "*b"]) -> Float[Array, "*b o"]:
+def rows_of(data: Experience, rows: Int[Array, "*b"]) -> Float[Array, "*b o"]:
+    """Observations in these rows."""
     return data.obs[rows].astype(jnp.float32)
 
 

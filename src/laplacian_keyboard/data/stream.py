@@ -10,9 +10,11 @@ two episodes; episodes of one length are not cut, unless they are longer than a 
 """
 
 import os
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from tempfile import TemporaryFile
 
 import equinox as eqx
 import jax
@@ -60,7 +62,7 @@ def default_memory() -> float:
 
 def layout_of(dataset: Dataset, *, obs_bytes: int, memory: float | None = None) -> Layout | None:
     """How a window of the dataset fits into `memory` bytes; None if the whole dataset does.
-    `obs_bytes` is the size of a prepared observation."""
+    `obs_bytes` is the size of a prepared observation with its features."""
     memory = default_memory() if memory is None else memory
     row_bytes = obs_bytes + dataset.action.dtype.itemsize * int(np.prod(dataset.action.shape[1:]))
     row_bytes += 4  # the discount
@@ -113,6 +115,19 @@ class Stream:
         self._coming: tuple[int, Future[Experience]] | None = None
         self._number = -1
         self._window: Experience | None = None
+        self._phi: np.ndarray | None = None
+
+    def tabulate(self, phi: Callable[[np.ndarray], np.ndarray], k: int) -> None:
+        """Windows from now on hold `phi` of their rows, computed here for the whole dataset and
+        kept in a file of its own."""
+        count = len(self.dataset.observation)
+        with TemporaryFile() as file:  # the memory map keeps it
+            table = np.memmap(file, np.float32, "w+", shape=(count, k))
+        for begin in range(0, count, self.layout.rows):
+            part = slice(begin, min(begin + self.layout.rows, count))
+            table[part] = phi(self._prepare(self.dataset.observation[part]))
+        self._coming = self._window = None
+        self._phi = table
 
     @property
     def spec(self) -> Spec:
@@ -177,6 +192,7 @@ class Stream:
             start=jnp.asarray(start),
             last=jnp.asarray(last),
             first=jnp.asarray(first),
+            phi=None if self._phi is None else jnp.asarray(self._phi[rows]),
             num_actions=data.num_actions,
             batch=self._batch,
         )
