@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeAlias, get_args
 import tyro
 
 import laplacian_keyboard
-from laplacian_keyboard.compiling import keep_compilations, run_where_called
+from laplacian_keyboard.compiling import keep_compilations, run_where_called, use_one_thread
 from laplacian_keyboard.types import UserError
 
 _POSITIONAL = tyro.conf.Positional
@@ -313,12 +313,15 @@ def compose(
     from laplacian_keyboard.run_report import write_report
 
     began = time.monotonic()
-    keyboard = Keyboard.load(run)
-    domain = keyboard.config.domain
+    config = Keyboard.config_of(run)
+    domain = config.domain
     if not domain:
         raise UserError(f"{run} does not say which domain it was trained for; use lk.compose")
     out = out or f"runs/{_file_name(f'{domain}-{task}-{seed}')}"
-    in_scan = keyboard.config.spec.discrete and not domain.startswith("gym:")
+    in_scan = config.spec.discrete and not domain.startswith("gym:")
+    if not in_scan:
+        use_one_thread()
+    keyboard = Keyboard.load(run)
     episodes = 100 if in_scan else EVALUATE_EPISODES
     evaluate_in = make_vector_env(domain, task, episodes)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import jax
 
 VARIABLE = "JAX_COMPILATION_CACHE_DIR"
+THREADS = "PJRT_NPROC"
 
 
 def keep_compilations() -> None:
@@ -31,6 +32,13 @@ def run_where_called() -> None:
     """Run the CPU's programs in the thread that calls them. JAX's own takes 50 microseconds to
     wake, twice as long as a behavior takes to act. To be called before anything is computed."""
     jax.config.update("jax_cpu_enable_async_dispatch", False)
+
+
+def use_one_thread() -> None:
+    """Give XLA one thread for products on the CPU, unless the user has said how many. The networks
+    of players are too small to share, and whoever steps environments beside them wants the other
+    cores. To be called before anything is computed."""
+    os.environ.setdefault(THREADS, "1")
 
 
 def _processor() -> str:

@@ -28,6 +28,7 @@ from laplacian_keyboard.host_loop import Table, empty_replay, learn_players
 from laplacian_keyboard.keyboard import (
     Keyboard,
     Player,
+    acting_part,
     behave,
     prepare,
 )
@@ -293,7 +294,7 @@ def compose(
     else:
         (actor,), (curve,) = learn_players(
             Table(config, keyboard.config),
-            keyboard.params,
+            acting_part(keyboard.params),
             env,
             keys=jax.random.key(seed)[None],
             steps=steps,

@@ -2,19 +2,19 @@
 
 Several of them, for several tasks or seeds, learn side by side:
 
-    for each stretch of t_term steps, in all environments:
-      act, step                                                       one call for all environments
-      wait for the updates of the stretch before
-      store what ended, choose the next chords                        one call for all players
-      begin as many updates as steps were made                        one call for all players
+    for each round of some 50 steps, in all environments:
+      at every step:  choose chords where behaviors have ended, act, step     a call each for all
+      wait for the updates of the round before
+      store the stretches that ended                                              one call for all
+      begin as many updates as steps were made                                      one call for all
     every 10,000 steps: evaluate, log, checkpoint, begin new episodes
 
-What the players know changes only when behaviors end, so updating once for a whole stretch is the
-paper's one update for every step. The updates run in a thread of their own while the environments
-take their next steps, so a chord is chosen with what was learned up to the stretch before; when
-each happens is fixed, and so are the bits. Episodes begin anew at every checkpoint, so that a run
-which is interrupted and resumed ends bitwise equal to one that is not, whatever the world is. A
-flat agent is a player whose stretches are one step long and whose chords are the actions.
+So there is one update for every step, as in the paper. The updates run in a thread of their own
+while the environments take the steps of the next round, so a chord is chosen with what was learned
+up to the round before; when each happens is fixed, and so are the bits. Episodes begin anew at
+every checkpoint, so that a run which is interrupted and resumed ends bitwise equal to one that is
+not, whatever the world is. A flat agent is a player whose stretches are one step long and whose
+chords are the actions.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -46,6 +46,9 @@ EVALUATE_EVERY, EVALUATE_EPISODES = 10_000, 10
 """The paper's protocol: steps between evaluations, and episodes of each."""
 EVALUATION_SEED = 1_000_000
 """Evaluations start where learning does not."""
+ROUND = 50
+"""Steps of every environment between two visits to the learner, in whole stretches. A call into
+compiled code with all that a learner is made of takes as long as several of its updates."""
 CHORDS_FILE = "chords.safetensors"
 CHOOSING = 2**31 - 1
 """Folded into the key of a step for the choices made in it; its updates split the key itself."""
@@ -76,8 +79,6 @@ class Table:
     config: playing.Config
     keyboard: Any
     """Its `k` and `input_spec`: a KeyboardConfig, or what stands in for it."""
-    num_updates: int = 0
-    """Gradient steps of each player for every stretch of t_term steps."""
     prepare: Callable[[Any, Any, Any], Any] = prepare
     """`(keyboard, params, obs)` to what the player sees."""
     chord: Callable[[Any], Any] = playing.chord
@@ -112,24 +113,43 @@ class Choice:
 jax.tree_util.register_dataclass(Choice)
 
 
-def _choose(
-    table: Table, at_random: bool, actors: Any, params: Any, obs: Any, keys: PRNGKeyArray, step: Any
-) -> Choice:
-    inputs = table.prepare(table.keyboard, params, obs)
+class Exploration(NamedTuple):
+    """What chance has in the choices of a step, `(players * envs, ...)`, or of all steps of a
+    round. Drawn ahead: loops of random numbers would wait for the thread that learns."""
 
-    def one(actor: Any, inputs: Array, key: PRNGKeyArray) -> Array:
+    noise: Any
+    """Added to outputs."""
+    random: Any
+    """Outputs that are not the player's at all."""
+    is_random: Any
+    """Where these are taken: in the warm-up, and in the fraction of choices the config names."""
+
+
+def _draw(table: Table, share: int, length: int, keys: PRNGKeyArray, step: Any) -> Exploration:
+    """For a round of `length` steps that begins at `step`."""
+
+    def one(key: PRNGKeyArray) -> tuple[Array, Array, Array]:
         key = jax.random.fold_in(jax.random.fold_in(key, step), CHOOSING)
-        key_act, key_random, key_mix = jax.random.split(key, 3)
-        shape = (inputs.shape[0], table.keyboard.k)
+        key_noise, key_random, key_mix = jax.random.split(key, 3)
+        shape = (length, share, table.keyboard.k)
+        noise = table.config.td3.exploration_noise * jax.random.normal(key_noise, shape)
         random = jax.random.uniform(key_random, shape, minval=-1.0, maxval=1.0)
-        if at_random:
-            return random
-        chosen = playing.act(table.config, actor, inputs, key=key_act)
-        mixed = jax.random.bernoulli(key_mix, table.config.random_fraction, (shape[0], 1))
-        return jnp.where(mixed, random, chosen)
+        mixed = jax.random.bernoulli(key_mix, table.config.random_fraction, (*shape[:2], 1))
+        return noise, random, mixed
 
-    grouped = inputs.reshape(len(keys), -1, inputs.shape[-1])
-    u = jax.vmap(one)(actors, grouped, keys).reshape(len(inputs), -1)
+    drawn = jax.vmap(one, out_axes=1)(keys)
+    noise, random, mixed = (x.reshape(length, -1, x.shape[-1]) for x in drawn)
+    is_warmup = step + share * jnp.arange(length) < table.config.warmup
+    return Exploration(noise, random, mixed | is_warmup[:, None, None])
+
+
+def _choose(table: Table, actors: Any, params: Any, obs: Any, explore: Exploration) -> Choice:
+    inputs = table.prepare(table.keyboard, params, obs)
+    num_players = jax.tree.leaves(actors)[0].shape[0]
+    grouped = inputs.reshape(num_players, -1, inputs.shape[-1])
+    chosen = jax.vmap(partial(playing.act, table.config))(actors, grouped)
+    chosen = jnp.clip(chosen.reshape(explore.noise.shape) + explore.noise, -1.0, 1.0)
+    u = jnp.where(explore.is_random, explore.random, chosen)
     w = table.chord(u)
     return Choice(inputs, u, w, table.behave(table.keyboard, params, obs, w))
 
@@ -171,44 +191,50 @@ def _map_axes(function: Callable[[Array], Array], axes: Any, tree: Any) -> Any:
 
 
 class Calls:
-    """The compiled calls of a table. They take and give modules as flat lists of arrays: walking a
-    module in Python at every step costs more than the step."""
+    """The compiled calls of a table. They take and give modules as flat lists of arrays and keys as
+    their numbers: walking a module in Python at every step costs more than the step."""
 
-    def __init__(self, table: Table, params_tree: Any, players_tree: Any, replays_tree: Any):
+    def __init__(
+        self,
+        table: Table,
+        num_updates: int,
+        params_tree: Any,
+        actors_tree: Any,
+        players_tree: Any,
+        replays_tree: Any,
+    ):
         unflatten = jax.tree.unflatten
 
-        def choose(at_random, players, params, obs, keys, step):
-            actors = unflatten(players_tree, players).actor.params
-            params = unflatten(params_tree, params)
-            return _choose(table, at_random, actors, params, obs, keys, step)
+        def draw(share, length, keys, step):
+            return _draw(table, share, length, jax.random.wrap_key_data(keys), step)
+
+        def choose(actors, params, obs, explore):
+            actors, params = unflatten(actors_tree, actors), unflatten(params_tree, params)
+            return _choose(table, actors, params, obs, explore)
 
         def behave(params, obs, w):
             return table.behave(table.keyboard, unflatten(params_tree, params), obs, w)
 
-        def turn(at_random, replays, params, ended, kept, players, obs, keys, step):
-            stored = _store(
-                table,
-                unflatten(replays_tree, replays),
-                unflatten(params_tree, params),
-                Transition(*ended),
-                kept,
-            )
-            return jax.tree.leaves(stored), choose(at_random, players, params, obs, keys, step)
+        def store(replays, params, ended, kept):
+            replays, params = unflatten(replays_tree, replays), unflatten(params_tree, params)
+            return jax.tree.leaves(_store(table, replays, params, Transition(*ended), kept))
 
-        def learn_stretch(players, replays, keys, step):
+        def learn_round(players, replays, keys, step):
             learning = Learning(unflatten(players_tree, players), unflatten(replays_tree, replays))
-            keys = jax.vmap(jax.random.fold_in, (0, None))(keys, step)
-            players, metrics = learn(table.config, table.num_updates, learning, keys)
+            keys = _fold(jax.random.wrap_key_data(keys), step)
+            players, metrics = learn(table.config, num_updates, learning, keys)
             return jax.tree.leaves(players), metrics
 
-        self.choose = jax.jit(choose, static_argnums=0)
-        """Chords for players who have just sat down, or whose episodes have ended."""
+        self.draw = jax.jit(draw, static_argnums=(0, 1))
+        """What chance has in the choices of a round."""
+        self.choose = jax.jit(choose)
+        """Chords for players who have just sat down, or whose behaviors have ended."""
         self.behave = jax.jit(behave)
         """Actions of the chords under way."""
-        self.turn = jax.jit(turn, static_argnums=0, donate_argnums=1)
-        """Keep what ended and choose the next chords. Apart from the updates: in one call with
-        them XLA repeats the write inside their reads, and copies the whole buffer to keep both."""
-        self.learn = jax.jit(learn_stretch, donate_argnums=0)
+        self.store = jax.jit(store, donate_argnums=0)
+        """Keep what ended. Apart from the updates: in one call with them XLA repeats the write
+        inside their reads, and copies the whole buffer to keep both."""
+        self.learn = jax.jit(learn_round)
         """Learn from what is kept."""
 
 
@@ -243,6 +269,7 @@ class Stretches:
         self.config = config
         self.left = np.zeros(num_envs, int)
         """Steps each behavior has left; 0 where a chord must be chosen."""
+        self.some_ended = True
         self.u = self.w = self.start = np.zeros((num_envs, 1), np.float32)
         self.reward, self.scale = np.zeros(num_envs), np.ones(num_envs)
         self.ended: list[tuple[np.ndarray, ...]] = []
@@ -266,8 +293,9 @@ class Stretches:
         self.reward = self.reward + self.scale * reward
         self.scale = self.scale * self.config.gamma
         self.left = np.where(over, 0, self.left - 1)
-        discount = np.where(terminated, 0.0, self.scale)
-        self.ended.append((self.left == 0, self.start, self.u, self.reward, discount, seen))
+        discount, ended = np.where(terminated, 0.0, self.scale), self.left == 0
+        self.some_ended = bool(ended.any())
+        self.ended.append((ended, self.start, self.u, self.reward, discount, seen))
 
     def collect(self, num_players: int) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
         """The fields of a Transition for the stretches of all steps since the last call,
@@ -299,30 +327,29 @@ def play_and_learn(
     stretches = Stretches(config, env.num_envs)
     running, finished = np.zeros(env.num_envs), [[] for _ in range(num_players)]
     share, totals = env.num_envs // num_players, []
+    round_steps = config.t_term * max(1, ROUND // config.t_term)
     keyboard, keyboard_tree = jax.tree.flatten(params)
+    actors, actors_tree = jax.tree.flatten(learning.players.actor.params)
     players, players_tree = jax.tree.flatten(learning.players)
     replays, replays_tree = jax.tree.flatten(learning.replays)
-    calls, ready = calls_of(table, keyboard_tree, players_tree, replays_tree), None
+    trees = keyboard_tree, actors_tree, players_tree, replays_tree
+    calls, key_data = calls_of(table, round_steps * share, *trees), jax.random.key_data(keys)
     with Beside() as beside:
 
-        def learned() -> list[Array]:
-            """The players, with the updates that are under way."""
-            nonlocal players
+        def take_what_was_learned() -> None:
+            nonlocal players, actors
             if (result := beside.result()) is not None:
                 players, metrics = result
+                actors = jax.tree.leaves(jax.tree.unflatten(players_tree, players).actor.params)
                 totals.append(metrics)
-            return players
 
         while step < end:
-            for _ in range(config.t_term):
+            drawn = calls.draw(share, round_steps, key_data, np.int32(step))
+            for explore in map(Exploration, *map(np.asarray, drawn)):
                 action = None
-                if (stretches.left == 0).any():
-                    if ready is None:
-                        at_random = step < config.warmup
-                        ready = calls.choose(
-                            at_random, learned(), keyboard, obs, keys, np.int32(step)
-                        )
-                    inputs, u, w, first_action = map(np.asarray, vars(ready).values())
+                if stretches.some_ended:
+                    choice = calls.choose(actors, keyboard, obs, explore)
+                    inputs, u, w, first_action = map(np.asarray, vars(choice).values())
                     require_finite({"player/chord": w}, "player", start, step, run)
                     if (stretches.left == 0).all():
                         action = first_action
@@ -330,25 +357,20 @@ def play_and_learn(
                 if action is None:
                     action = np.asarray(calls.behave(keyboard, obs, stretches.w))
                 obs, reward, terminated, truncated, infos = env.step(action)
-                ready = None  # it was for the observation before
-                over = terminated | truncated
-                seen = obs
+                over, seen = terminated | truncated, obs
+                running = running + reward
                 if over.any():
                     seen = np.where(over[:, None], final_observations(infos, obs), obs)
+                    for i in np.flatnonzero(over):
+                        finished[i // share].append(running[i])
+                        running[i] = 0.0
                 stretches.add(reward, terminated, over, seen)
-                running = running + reward
-                for i in np.flatnonzero(over):
-                    finished[i // share].append(running[i])
-                    running[i] = 0.0
                 step += share
-            ended, kept = stretches.collect(num_players)
-            at_random, now = step < config.warmup, np.int32(step)
-            replays, ready = calls.turn(
-                at_random, replays, keyboard, ended, kept, learned(), obs, keys, now
-            )
-            if not at_random:
-                beside.begin(calls.learn, players, replays, keys, now)
-        learned()
+            take_what_was_learned()
+            replays = calls.store(replays, keyboard, *stretches.collect(num_players))
+            if step >= config.warmup:
+                beside.begin(calls.learn, players, replays, key_data, np.int32(step))
+        take_what_was_learned()
     unflatten = jax.tree.unflatten
     learning = Learning(unflatten(players_tree, players), unflatten(replays_tree, replays))
     averaged = {
@@ -454,10 +476,9 @@ def learn_players(
     Player i learns in the i-th share of `env`'s environments and is evaluated in the i-th share of
     `evaluate_in`'s, before its first step and every `every` steps.
     """
-    num_players, t_term = len(keys), table.config.t_term
+    num_players = len(keys)
     if env.num_envs % num_players:
         raise UserError(f"{num_players} players cannot share {env.num_envs} environments equally")
-    table = dataclasses.replace(table, num_updates=t_term * env.num_envs // num_players)
     learning, step = start_learning(table, _fold(keys, 0)), 0
     keys, evaluated = _fold(keys, 1), []
     if run is not None:

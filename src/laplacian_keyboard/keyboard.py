@@ -69,8 +69,18 @@ class KeyboardParams(eqx.Module):
     """The arrays of a keyboard."""
 
     inputs: Inputs
-    basis: registry.Encoder
+    basis: registry.Encoder | None
+    """None where it only plays."""
     successor: MLP | continuous.Behaviors
+
+
+def acting_part(params: KeyboardParams) -> KeyboardParams:
+    """What it takes to play: neither the basis nor what judges the behaviors. A loop that acts at
+    every step pays for each array it hands over."""
+    behaviors = params.successor
+    if isinstance(behaviors, continuous.Behaviors):
+        behaviors = continuous.Behaviors(behaviors.actor, None)
+    return KeyboardParams(params.inputs, None, behaviors)
 
 
 def prepare(config: KeyboardConfig, params: KeyboardParams, obs: Any) -> Any:
@@ -202,6 +212,11 @@ class Keyboard:
             kept = _as_type(kept, np.float16) if small else kept
             save_arrays(folder / STATES_FILE, kept, {"description": json.dumps(states.description)})
         save_arrays(folder / KEYBOARD_FILE, params, header)
+
+    @staticmethod
+    def config_of(path: str | Path) -> KeyboardConfig:
+        """The config of a keyboard in a folder, or of a shipped one, without its arrays."""
+        return read_config(_file(path, KEYBOARD_FILE), KeyboardConfig)
 
     @classmethod
     def load(cls, path: str | Path) -> "Keyboard":

@@ -1,7 +1,7 @@
 """The player's loop beside its parts: the same updates alone in a scan, and MuJoCo alone.
 
 The loop also chooses chords, runs the behaviors' network at every step and stores what it sees; a
-figure of 1 would mean that all of this costs nothing.
+figure of 1 would mean that all of this costs nothing. XLA has one thread, as in `lk compose`.
 """
 
 from functools import partial
@@ -13,17 +13,19 @@ import numpy as np
 
 from laplacian_keyboard.bench import machine, median_rates
 from laplacian_keyboard.bench.loops import loop_of_players
+from laplacian_keyboard.compiling import use_one_thread
 from laplacian_keyboard.envs.dmc import load_domain
 from laplacian_keyboard.envs.domains import DMC
 from laplacian_keyboard.envs.tasks import tasks_of
 from laplacian_keyboard.host_loop import learn
 
-K, STEPS = 10, 1_000
+K, STEPS = 10, 3_000
 
 
 def run() -> dict[str, Any]:
     """For each domain, with one player and with one for each task: environment steps a second of
     the loop and of its parts, and the loop's time over the sum of theirs."""
+    use_one_thread()
     domains = {}
     for domain in DMC:
         domains[domain] = {

@@ -12,7 +12,7 @@ from laplacian_keyboard.envs.dmc import DmcVectorEnv
 from laplacian_keyboard.envs.domains import ANGLES
 from laplacian_keyboard.envs.host import spec_of
 from laplacian_keyboard.host_loop import Table, play_and_learn, start_learning
-from laplacian_keyboard.keyboard import KeyboardConfig, empty_params
+from laplacian_keyboard.keyboard import KeyboardConfig, acting_part, empty_params
 
 
 class Loop:
@@ -43,4 +43,4 @@ def loop_of_players(domain: str, tasks: Sequence[str], k: int) -> Loop:
         spec_of(env), settings.basis, settings.successor, domain, ANGLES.get(domain, ())
     )
     params = jax.jit(lambda: empty_params(config))()
-    return Loop(Table(settings.player, config, settings.player.t_term), params, env)
+    return Loop(Table(settings.player, config), acting_part(params), env)

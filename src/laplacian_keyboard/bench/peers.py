@@ -71,7 +71,7 @@ def ours(batch: int) -> Callable[[], int]:
     learner = dataclasses.replace(SETTINGS, batch_size=batch)
     config = playing.Config(t_term=1, gamma=0.99, warmup=WARMUP, td3=learner)
     table = table_of(FlatConfig(spec_of(env), config, DOMAIN))
-    agent = Loop(dataclasses.replace(table, num_updates=1), None, env)
+    agent = Loop(table, None, env)
 
     def work() -> int:
         agent.play(STEPS)

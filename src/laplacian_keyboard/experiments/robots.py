@@ -31,7 +31,7 @@ from laplacian_keyboard.experiments.common import (
     data_for,
 )
 from laplacian_keyboard.host_loop import EVALUATE_EPISODES, Table, learn_players
-from laplacian_keyboard.keyboard import Keyboard, Player
+from laplacian_keyboard.keyboard import Keyboard, Player, acting_part
 from laplacian_keyboard.parallel import spread
 from laplacian_keyboard.pretraining import pretrain
 from laplacian_keyboard.types import UserError
@@ -210,7 +210,7 @@ def player_cell(robot: Robot, keys: Keys, t_term: int | None = None) -> dict[str
         return _beside(zero_shot, run.result())
     actors, curves = learn_players(
         Table(config, keyboard.config),
-        keyboard.params,
+        acting_part(keyboard.params),
         env_of_each(robot.domain, tasks, 1),
         keys=jax.random.split(jax.random.fold_in(jax.random.key(keys.seed), 2), len(tasks)),
         steps=settings.player_steps,
