@@ -68,3 +68,18 @@ def _state_of(pid: int) -> str | None:
             return file.read().rsplit(")", 1)[1].split()[0]
     except OSError:
         return None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can say where a thread runs")
+def test_threads_of_products_have_a_core_each():
+    code = """
+import os
+from pathlib import Path
+from laplacian_keyboard.compiling import POOL, keep_threads_apart
+keep_threads_apart()
+named = [t for t in Path("/proc/self/task").iterdir() if (t / "comm").read_text().strip() == POOL]
+cores = sorted(tuple(os.sched_getaffinity(int(t.name))) for t in named)
+assert cores == [(core,) for core in sorted(os.sched_getaffinity(0))], cores
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "PJRT_NPROC"}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)

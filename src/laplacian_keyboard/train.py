@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from laplacian_keyboard.checkpoint import RunFolder
+from laplacian_keyboard.compiling import keep_threads_apart
 from laplacian_keyboard.data.stream import Stream
 from laplacian_keyboard.devices import everywhere, line_of, split
 from laplacian_keyboard.log import progress
@@ -56,6 +57,7 @@ def fit(
     `key` may be an array of keys, one a seed; then `update` is mapped over seeds by the caller and
     metrics have a leading seed axis. Seeds are split over the devices that the data lie on.
     """
+    keep_threads_apart()
     step = 0
     if run is not None and (found := run.load_state(stage, state)) is not None:
         state, step = found

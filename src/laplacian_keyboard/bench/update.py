@@ -22,6 +22,7 @@ import jax.numpy as jnp
 from laplacian_keyboard.baselines import forward_backward, td3
 from laplacian_keyboard.bases import laplacian
 from laplacian_keyboard.bench import machine, median_rates
+from laplacian_keyboard.compiling import keep_threads_apart
 from laplacian_keyboard.parallel import in_processes
 from laplacian_keyboard.successor import continuous, discrete
 from laplacian_keyboard.types import Pairs, Spec, Transition
@@ -48,6 +49,7 @@ def run() -> dict[str, Any]:
 
 def measure() -> dict[str, Any]:
     """Steps a second, arithmetic of a step and fraction of the peak, for each learner and size."""
+    keep_threads_apart()
     learners: dict[str, dict[str, Any]] = {}
     peaks = []
     for size, (width, batch) in SIZES.items():
