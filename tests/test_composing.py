@@ -11,7 +11,7 @@ import pytest
 from gymnasium.vector import SyncVectorEnv
 
 import laplacian_keyboard as lk
-from laplacian_keyboard import host_loop, player
+from laplacian_keyboard import composing, host_loop, player, seeds
 from laplacian_keyboard.checkpoint import RunFolder
 from laplacian_keyboard.data.labels import relabel
 from laplacian_keyboard.envs.dmc import DmcVectorEnv
@@ -21,6 +21,7 @@ from laplacian_keyboard.flat import FlatAgent, FlatConfig, table_of, train_flat
 from laplacian_keyboard.gather import gather
 from laplacian_keyboard.host_loop import Curve, Stretches, Table, learn_players
 from laplacian_keyboard.keyboard import Keyboard, Player
+from laplacian_keyboard.parallel import spreading
 from laplacian_keyboard.presets import settings
 from laplacian_keyboard.types import Transition, UserError
 
@@ -198,6 +199,37 @@ def test_chords_are_chosen_for_the_observation_at_hand(monkeypatch):
     table = table_of(FlatConfig(spec_of(env), config))
     learn_players(table, None, env, keys=jax.random.split(jax.random.key(0), 2), steps=60)
     assert len(chosen) > 12  # a stretch a choice would be twelve
+
+
+def test_several_seeds_are_shared_out_and_each_is_a_run_of_its_own(keyboard, tmp_path, monkeypatch):
+    keyboard.save(tmp_path / "keyboard")
+
+    def in_this_process(function, arguments, *, done):
+        return [function(*each) for each in arguments]
+
+    def compose() -> np.ndarray:
+        with spreading(in_this_process):
+            return seeds.compose_all(
+                tmp_path / "keyboard",
+                task="walk",
+                seeds=[3, 4, 5],
+                out=tmp_path / "players",
+                steps=300,
+                preset="smoke",
+            )
+
+    monkeypatch.setattr(seeds, "own_cores", lambda: [0, 1])
+    returns = compose()
+    assert returns.shape == (3, 10)
+    folders = [tmp_path / "players" / f"seed-{seed}" for seed in (3, 4, 5)]
+    loaded = [lk.load(folder) for folder in folders]
+    assert all(isinstance(player, Player) for player in loaded)
+    assert not same_bits(loaded[0].actor, loaded[2].actor)
+    described = [json.loads((path / "config.json").read_text())["settings"] for path in folders]
+    assert [each.pop("seed") for each in described] == [3, 4, 5]
+    assert described[0] == described[1] == described[2], "one curve with an interval in lk report"
+    monkeypatch.setattr(composing, "learn_players", None)  # what is finished is not repeated
+    np.testing.assert_array_equal(compose(), returns)
 
 
 def test_the_area_is_the_mean_height_of_the_curve():

@@ -289,6 +289,7 @@ def compose(
     t_term: int | None = None,
     preset: str = "cpu",
     seed: int = 0,
+    seeds: int = 1,
     json: bool = False,
 ) -> None:
     """Learn a player: a policy over chords for one task, online.
@@ -303,6 +304,8 @@ def compose(
         t_term: Steps a behavior runs before the player chooses again; by default the preset's.
         preset: smoke, cpu or paper.
         seed: Seed of everything random.
+        seeds: Number of players, with this seed and those after it; each goes to OUT/seed-N. Every
+            core teaches a share of them side by side.
         json: Print one JSON object as the last line.
     """
     from laplacian_keyboard import composing
@@ -311,6 +314,7 @@ def compose(
     from laplacian_keyboard.host_loop import EVALUATE_EPISODES
     from laplacian_keyboard.keyboard import Chord, Keyboard
     from laplacian_keyboard.run_report import write_report
+    from laplacian_keyboard.seeds import compose_all
 
     began = time.monotonic()
     config = Keyboard.config_of(run)
@@ -319,6 +323,10 @@ def compose(
         raise UserError(f"{run} does not say which domain it was trained for; use lk.compose")
     out = out or f"runs/{_file_name(f'{domain}-{task}-{seed}')}"
     in_scan = config.spec.discrete and not domain.startswith("gym:")
+    if seeds < 1:
+        raise UserError(f"--seeds must be at least 1, not {seeds}")
+    if seeds > 1 and in_scan:
+        raise UserError(f"players of {domain} learn one at a time: give --seed instead of --seeds")
     if not in_scan:
         use_one_thread()
     keyboard = Keyboard.load(run)
@@ -334,6 +342,25 @@ def compose(
         chord = Chord(keyboard, _infer(keyboard, task).w)
         returns, _ = episode_returns(evaluate_in, chord, episodes, seed=seed)
         facts["zero_shot"] = summary(task, returns, time.monotonic() - began)
+    if seeds > 1:
+        returns = compose_all(
+            run,
+            task=task,
+            seeds=list(range(seed, seed + seeds)),
+            out=out,
+            steps=steps,
+            t_term=t_term,
+            preset=preset,
+            facts=facts,
+        )
+        means = returns.mean(axis=1)
+        result = summary(task, means, time.monotonic() - began)
+        result = {**result, "episodes": returns.size, "return_of_each": means.tolist()}
+        if not json:
+            _print_evaluation(result)
+            print(f"players in {out}/seed-N; lk report {out} draws their curves")
+        _finish({**result, **facts, "out": out}, json)
+        return
     player = composing.compose(
         keyboard,
         evaluate_in if in_scan else make_vector_env(domain, task, 1),

@@ -24,7 +24,7 @@ from laplacian_keyboard.checkpoint import RunFolder, fingerprint
 from laplacian_keyboard.data.replay import Replay
 from laplacian_keyboard.envs.gym import JaxVectorEnv
 from laplacian_keyboard.envs.host import as_vector, spec_of
-from laplacian_keyboard.host_loop import Table, empty_replay, learn_players
+from laplacian_keyboard.host_loop import Curve, Table, empty_replay, learn_players
 from laplacian_keyboard.keyboard import (
     Keyboard,
     Player,
@@ -257,24 +257,11 @@ def compose(
     settings = presets.settings(
         preset, keyboard.k, discrete=spec.discrete, domain=keyboard.config.domain
     )
-    config = settings.player
-    if t_term is not None:
-        config = dataclasses.replace(config, t_term=t_term)
-    steps = settings.player_steps if steps is None else steps
-    if steps < 1:
-        raise UserError(f"steps must be at least 1, not {steps}")
+    config, steps = _asked_for(settings, steps, t_term)
     run = None
     if out is not None:
-        described = {
-            "kind": "player",
-            "k": keyboard.k,
-            "seed": seed,
-            "steps": steps,
-            "keyboard": fingerprint(keyboard.params),
-            "world": str(env) if world is None else fingerprint(world),
-            **dataclasses.asdict(config),
-        }
-        run = RunFolder(out, described)
+        place = str(env) if world is None else fingerprint(world)
+        run = RunFolder(out, _described(keyboard, config, place, steps, seed))
         if run.is_done:
             return Player.load(run.path)
     if world is not None:
@@ -303,8 +290,80 @@ def compose(
             quiet=quiet,
         )
         player = Player(keyboard, config, actor)
-        result = {"curve": dataclasses.asdict(curve), "area": curve.area}
+        result = _learned(curve)
     if run is not None:
         player.save(run.path)
         run.finish({"steps": steps, **(facts or {}), **result})
     return player
+
+
+def compose_side_by_side(
+    keyboard: Keyboard,
+    env: VectorEnv,
+    *,
+    task: str,
+    seeds: list[int],
+    out: str | Path,
+    evaluate_in: VectorEnv,
+    steps: int | None = None,
+    t_term: int | None = None,
+    preset: str = "cpu",
+    facts: dict[str, Any] | None = None,
+) -> None:
+    """Players of a task that differ in nothing but their seeds, each in one of `env`'s environments
+    and with a share of `evaluate_in`'s. They go to the folders `out/seed-N`, as `compose` would
+    leave them; what an interrupted call continues from is beside these."""
+    settings = presets.settings(preset, keyboard.k, discrete=False, domain=keyboard.config.domain)
+    config, steps = _asked_for(settings, steps, t_term)
+    world = f"{keyboard.config.domain}, {task}"  # not the environment, which says how many it is
+    described = _described(keyboard, config, world, steps, seeds[0])
+    together = {**described, "kind": "players side by side", "seeds": seeds}
+    run = RunFolder(Path(out) / f"from-seed-{seeds[0]}", together)
+    if run.is_done:
+        return
+    actors, curves = learn_players(
+        Table(config, keyboard.config),
+        acting_part(keyboard.params),
+        env,
+        keys=jnp.stack([jax.random.key(seed) for seed in seeds]),
+        steps=steps,
+        evaluate_in=evaluate_in,
+        run=run,
+    )
+    for seed, actor, curve in zip(seeds, actors, curves, strict=True):
+        own = RunFolder(Path(out) / f"seed-{seed}", {**described, "seed": seed})
+        Player(keyboard, config, actor).save(own.path)
+        own.finish({"steps": steps, "task": task, **(facts or {}), **_learned(curve)})
+    run.finish({"seeds": seeds})
+
+
+def _asked_for(
+    settings: presets.Settings, steps: int | None, t_term: int | None
+) -> tuple[playing.Config, int]:
+    """The player's settings, and the steps it learns for: the preset's, or what was asked for."""
+    config = settings.player
+    if t_term is not None:
+        config = dataclasses.replace(config, t_term=t_term)
+    steps = settings.player_steps if steps is None else steps
+    if steps < 1:
+        raise UserError(f"steps must be at least 1, not {steps}")
+    return config, steps
+
+
+def _described(
+    keyboard: Keyboard, config: playing.Config, world: str, steps: int, seed: int
+) -> dict[str, Any]:
+    """What makes a player's run the one it is."""
+    return {
+        "kind": "player",
+        "k": keyboard.k,
+        "seed": seed,
+        "steps": steps,
+        "keyboard": fingerprint(keyboard.params),
+        "world": world,
+        **dataclasses.asdict(config),
+    }
+
+
+def _learned(curve: Curve) -> dict[str, Any]:
+    return {"curve": dataclasses.asdict(curve), "area": curve.area}

@@ -59,7 +59,7 @@ def in_processes(
     for i in range(workers):
         places.put(cores[i % len(cores)])
     with (
-        _environment(ONE_THREAD),
+        environment(ONE_THREAD),
         ProcessPoolExecutor(workers, context, _settle, (places, os.getpid())) as pool,
     ):
         futures = {pool.submit(function, *a): i for i, a in enumerate(arguments)}
@@ -122,7 +122,8 @@ def _settle(places: Any, parent: int) -> None:
 
 
 @contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
+def environment(values: dict[str, str]) -> Iterator[None]:
+    """Environment variables for the processes that are started inside the block."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

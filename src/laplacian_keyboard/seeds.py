@@ -1,22 +1,30 @@
-"""Several keyboards of one dataset that differ in their seeds, learned in whichever way is faster:
+"""Keyboards of one dataset, or players of one task, that differ in nothing but their seeds, learned
+in whichever way is faster:
 
     together    one program whose updates are mapped over the seeds, on one device or several
     apart       a process with a core of its own for each seed
 
 Small networks leave a processor waiting, so that several of them in one program cost little more
 than one. Networks that keep a core busy gain nothing from that, and cores share the products of one
-program badly: they learn apart. `lk bench seeds` measures both.
+program badly: they learn apart. Players are both: every core has a share of them, together in one
+program. `lk bench seeds` measures all three.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from laplacian_keyboard import presets
 from laplacian_keyboard.checkpoint import RunFolder, read_json
+from laplacian_keyboard.composing import compose_side_by_side
 from laplacian_keyboard.data.dataset import load_dataset
 from laplacian_keyboard.data.stream import default_memory
+from laplacian_keyboard.envs.domains import make_vector_env
+from laplacian_keyboard.host_loop import EVALUATE_EPISODES
+from laplacian_keyboard.keyboard import Keyboard
 from laplacian_keyboard.parallel import own_cores, spread
 from laplacian_keyboard.pretraining import pretrain, pretrain_seeds
 
@@ -89,3 +97,51 @@ def pretrain_one(
         load_dataset(folder), k=k, basis=basis, preset=preset, seed=seed, out=out, memory=memory
     )
     return read_json(Path(out) / "result.json")
+
+
+def compose_all(
+    folder: str | Path,
+    *,
+    task: str,
+    seeds: list[int],
+    out: str | Path,
+    steps: int | None = None,
+    t_term: int | None = None,
+    preset: str = "cpu",
+    facts: dict[str, Any] | None = None,
+) -> np.ndarray:
+    """Players of `task` on the keyboard in `folder`, one a seed, in `out/seed-N`. Returns those of
+    their last evaluations, `(seeds, episodes)`. An interrupted call continues."""
+    asked = (str(out), steps, t_term, preset, facts)
+    parts = min(len(own_cores()), len(seeds))
+    cells = [(str(folder), task, seeds[i::parts], *asked) for i in range(parts)]
+    spread("players", compose_share, cells)
+    results = [read_json(Path(out) / f"seed-{seed}" / "result.json") for seed in seeds]
+    return np.array([result["curve"]["returns"][-1] for result in results])
+
+
+def compose_share(
+    folder: str,
+    task: str,
+    seeds: list[int],
+    out: str,
+    steps: int | None,
+    t_term: int | None,
+    preset: str,
+    facts: dict[str, Any] | None,
+) -> None:
+    """The players of one core."""
+    keyboard = Keyboard.load(folder)
+    worlds = partial(make_vector_env, keyboard.config.domain, task)
+    compose_side_by_side(
+        keyboard,
+        worlds(len(seeds)),
+        task=task,
+        seeds=seeds,
+        out=out,
+        evaluate_in=worlds(EVALUATE_EPISODES * len(seeds)),
+        steps=steps,
+        t_term=t_term,
+        preset=preset,
+        facts=facts,
+    )
