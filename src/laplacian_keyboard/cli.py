@@ -71,7 +71,7 @@ def collect(
             or gym:ENV_ID for any Gymnasium environment with Box observations.
         out: Folder of the dataset; an interrupted collection in it is continued.
         explorer: random, babble (movement, nothing learned), rnd, proto or aps; or several that
-            take turns, as in babble+rnd.
+            take turns within every episode, as in babble+rnd.
         steps: Environment steps to collect, rounded up to whole rounds of episodes.
         preset: Size of the learned explorers: smoke, cpu or paper (URLB's).
         num_envs: Environments stepped at once.

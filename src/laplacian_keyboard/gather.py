@@ -39,8 +39,11 @@ LEARNED: dict[str, ModuleType] = {"rnd": rnd, "proto": proto, "aps": aps}
 
 EPISODES_AT_ONCE = 64
 """Random walks written between two looks at the progress bar."""
+MEMORY_FILE = ".explorer.safetensors"
 STRETCH = 50
 """Steps between two visits to the learner."""
+TURN = 5 * STRETCH
+"""Steps of a turn, where explorers take turns: a quarter of a robot's episode."""
 BACKUP = 3
 """Steps a transition spans (URLB)."""
 GAMMA = 0.99
@@ -133,8 +136,8 @@ def gather(
     num_envs: int = 16,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """At least `steps` steps of `explorer` (names joined by `+` take turns, round by round) in the
-    environments `make_env(num_envs)`, as a dataset in `folder`."""
+    """At least `steps` steps of `explorer` (names joined by `+` take turns within every episode) in
+    the environments `make_env(num_envs)`, as a dataset in `folder`."""
     names = explorer.split("+")
     for name in names:
         if name not in EXPLORERS:
@@ -155,23 +158,27 @@ def gather(
         "mujoco": _mujoco_version(env),
     }
     with EpisodeWriter(folder, description) as writer:
-        agents = [_Agent.create(name, spec, preset, seed, num_envs, Path(folder)) for name in names]
-        coverage = Coverage(spec.obs_dim)
+        agents = [_Agent.create(name, spec, preset, seed, num_envs) for name in names]
+        agent = agents[0] if len(agents) == 1 else _Turns(agents)
+        coverage, number = Coverage(spec.obs_dim), writer.episodes // num_envs
+        kept = Path(folder) / MEMORY_FILE
+        if kept.exists():
+            agent.memory, metadata = load_arrays(kept, agent.memory)
+            number = min(number, int(metadata["next_round"]))
+        elif agent.learns:
+            number = 0
         with progress(f"collect {explorer}", steps, quiet=quiet) as bar:
-            number = min(agent.rounds_kept(i, len(agents)) for i, agent in enumerate(agents))
-            number = min(number, writer.episodes // num_envs)
             bar(writer.steps)
             while writer.steps < steps:
-                agent = agents[number % len(agents)]
                 episodes = agent.play_round(env, number)
                 for episode in episodes[max(0, writer.episodes - number * num_envs) :]:
                     writer.add(**episode)
-                agent.keep(number)
                 number += 1
+                if agent.learns:
+                    save_arrays(kept, agent.memory, {"next_round": str(number)})
                 visited = coverage.add(np.concatenate([e["observation"] for e in episodes]))
                 bar(writer.steps, {"collect/cells_visited": visited})
-        for agent in agents:
-            agent.forget()
+        kept.unlink(missing_ok=True)
         return {
             "domain": domain,
             "explorer": explorer,
@@ -229,18 +236,23 @@ def _mujoco_version(env: VectorEnv) -> str | None:
 class _Agent:
     """An explorer with its memory."""
 
+    memory: Any = ()
+    """What it has learned, if it `learns`: arrays, kept after every round."""
+
+    @property
+    def learns(self) -> bool:
+        return bool(jax.tree.leaves(self.memory))
+
     def __init__(self, name: str, spec: Spec, seed: int, num_envs: int):
         self.name, self.spec, self.num_envs = name, spec, num_envs
         self.key = jax.random.key(seed)
 
     @staticmethod
-    def create(
-        name: str, spec: Spec, preset: str, seed: int, num_envs: int, folder: Path
-    ) -> "_Agent":
+    def create(name: str, spec: Spec, preset: str, seed: int, num_envs: int) -> "_Agent":
         kinds = {"random": _Agent, "babble": _Babbler}
         if name in kinds:
             return kinds[name](name, spec, seed, num_envs)
-        return _Learner(name, spec, seed, num_envs, effort(preset), folder)
+        return _Learner(name, spec, seed, num_envs, effort(preset))
 
     def play_round(self, env: VectorEnv, number: int) -> list[dict[str, np.ndarray]]:
         """One episode in every environment."""
@@ -270,16 +282,6 @@ class _Agent:
 
     def observe(self, action: np.ndarray, next_obs: np.ndarray, key: PRNGKeyArray) -> None:
         """Called after every step."""
-
-    def rounds_kept(self, position: int, num_agents: int) -> int:
-        """The explorer's next round, when it is the one at `position` of those taking turns."""
-        return np.iinfo(np.int64).max
-
-    def keep(self, number: int) -> None:
-        """Keep what was learned up to the end of a round."""
-
-    def forget(self) -> None:
-        """The collection is complete."""
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -317,12 +319,9 @@ def _babble(config: babble.Config, state: babble.State, key: PRNGKeyArray):
 class _Learner(_Agent):
     """A learned explorer: acts with its actor, learns after every stretch."""
 
-    def __init__(
-        self, name: str, spec: Spec, seed: int, num_envs: int, effort: Effort, folder: Path
-    ):
+    def __init__(self, name: str, spec: Spec, seed: int, num_envs: int, effort: Effort):
         super().__init__(name, spec, seed, num_envs)
         self.config, self.effort = effort.config(name), effort
-        self.folder = folder
         key_init = jax.random.fold_in(self.key, 2**31 - 1)
         width = spec.obs_dim + self.config.context_dim
         row, scalar = jnp.zeros(width), jnp.zeros(())
@@ -334,25 +333,6 @@ class _Learner(_Agent):
             jnp.zeros((), jnp.int32),
         )
         self.stretch: list[tuple[np.ndarray, ...]] = []
-        path = self._path
-        self.next_round = 0
-        if path.exists():
-            self.memory, metadata = load_arrays(path, self.memory)
-            self.next_round = int(metadata["next_round"])
-
-    @property
-    def _path(self) -> Path:
-        return self.folder / f".explorer-{self.name}.safetensors"
-
-    def rounds_kept(self, position: int, num_agents: int) -> int:
-        return self.next_round + (position - self.next_round) % num_agents
-
-    def keep(self, number: int) -> None:
-        self.next_round = number + 1
-        save_arrays(self._path, self.memory, {"next_round": str(number + 1)})
-
-    def forget(self) -> None:
-        self._path.unlink(missing_ok=True)
 
     def begin(self, key: PRNGKeyArray) -> None:
         self.steps = 0
@@ -388,6 +368,40 @@ class _Learner(_Agent):
                 key,
             )
             self.stretch = []
+
+
+class _Turns(_Agent):
+    """Explorers that take turns within every episode: each begins where another has left off, and
+    nothing stays as it is for a whole episode but what none of them can change."""
+
+    def __init__(self, agents: list[_Agent]):
+        self.agents, self.key = agents, agents[0].key
+
+    def begin(self, key: PRNGKeyArray) -> None:
+        for i, agent in enumerate(self.agents):
+            agent.begin(jax.random.fold_in(key, i))
+        self.first = int(jax.random.randint(key, (), 0, len(self.agents)))
+        self.steps = 0
+
+    @property
+    def whose_turn(self) -> _Agent:
+        return self.agents[(self.first + self.steps // TURN) % len(self.agents)]
+
+    def act(self, obs: np.ndarray, key: PRNGKeyArray) -> Any:
+        return self.whose_turn.act(obs, key)
+
+    def observe(self, action: np.ndarray, next_obs: np.ndarray, key: PRNGKeyArray) -> None:
+        self.whose_turn.observe(action, next_obs, key)
+        self.steps += 1
+
+    @property
+    def memory(self) -> Any:
+        return [agent.memory for agent in self.agents]
+
+    @memory.setter
+    def memory(self, memories: Any) -> None:
+        for agent, memory in zip(self.agents, memories, strict=True):
+            agent.memory = memory
 
 
 @partial(jax.jit, static_argnums=(0, 1))
