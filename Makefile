@@ -24,7 +24,8 @@ browser:
 SHIPPED := src/laplacian_keyboard/keyboards
 explorer-cheetah := babble
 explorer-walker := rnd
-explorer-quadruped := rnd
+explorer-quadruped := babble+rnd
+steps-quadruped := 1000000
 explorer-point-maze := random
 steps-point-maze := 200000
 

@@ -351,6 +351,16 @@ def _continuous_cpu(k: int) -> Settings:
     )
 
 
+def _quadruped_cpu(k: int) -> Settings:
+    """The quadruped takes twice as long to learn how to get up (docs/continuous-control.md)."""
+    robots, successor_steps = _continuous_cpu(k), 60_000
+    return dataclasses.replace(
+        robots,
+        successor=dataclasses.replace(robots.successor, num_steps=successor_steps),
+        successor_steps=successor_steps,
+    )
+
+
 def _maze_cpu(k: int) -> Settings:
     """A point in a maze needs little: networks of 128, a tenth of the arithmetic. It looks further
     ahead, since a room is twenty steps wide."""
@@ -394,4 +404,5 @@ _CONTINUOUS: dict[str, Callable[[int], Settings]] = {
 _OF_DOMAIN: dict[str, dict[str, Callable[[int], Settings]]] = {
     "item-collector": {"smoke": _items_smoke, "cpu": _items_cpu, "paper": _paper},
     "point-maze": {**_CONTINUOUS, "cpu": _maze_cpu},
+    "quadruped": {**_CONTINUOUS, "cpu": _quadruped_cpu},
 }

@@ -12,6 +12,7 @@ from laplacian_keyboard.keyboard import Keyboard
 from laplacian_keyboard.stats import mean_interval
 
 DATA_STEPS = {"smoke": 4_000, "cpu": 500_000, "paper": 5_000_000}
+"""Of every explorer, where several take turns."""
 ZERO_SHOT_EPISODES = 20
 ZERO_SHOT_SEED = 10_000
 
@@ -26,7 +27,7 @@ def data_for(domain: str, preset: str, folder: Path, *, dataset: str = "", explo
             folder,
             domain=domain,
             explorer=explorer,
-            steps=DATA_STEPS[preset],
+            steps=DATA_STEPS[preset] * len(explorer.split("+")),
             preset=preset,
         )
     load_dataset(dataset)

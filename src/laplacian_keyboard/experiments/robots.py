@@ -36,8 +36,9 @@ from laplacian_keyboard.parallel import spread
 from laplacian_keyboard.pretraining import pretrain
 from laplacian_keyboard.types import UserError
 
-EXPLORER = {"cheetah": "babble", "walker": "rnd", "quadruped": "rnd"}
-"""Who collects the data. Babbling leaves walker and quadruped on the ground; RND gets up."""
+EXPLORER = {"cheetah": "babble", "walker": "rnd", "quadruped": "babble+rnd"}
+"""Who collects the data. Babbling leaves walker and quadruped on the ground; RND gets up. On the
+quadruped both take turns, so that its slowest feature is whether it is up (docs/explorers.md)."""
 SIZES = {"smoke": (1, 2), "cpu": (1, 3, 10), "paper": (1, 2, 3, 5, 10, 20, 50)}
 """Keys of the keyboards that are compared; an experiment with one size takes the largest."""
 CHECKPOINTS = 10
