@@ -474,7 +474,8 @@ def learn_players(
     """The actors of one player a key, and how their returns grew; `steps` counts those of one.
 
     Player i learns in the i-th share of `env`'s environments and is evaluated in the i-th share of
-    `evaluate_in`'s, before its first step and every `every` steps.
+    `evaluate_in`'s, before its first step and every `every` steps, which are rounded up to whole
+    rounds.
     """
     num_players = len(keys)
     if env.num_envs % num_players:
