@@ -14,7 +14,9 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from pathlib import Path
 from tempfile import TemporaryFile
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -119,9 +121,9 @@ class Stream:
 
     def tabulate(self, phi: Callable[[np.ndarray], np.ndarray], k: int) -> None:
         """Windows from now on hold `phi` of their rows, computed here for the whole dataset and
-        kept in a file of its own."""
+        kept in a file without a name, beside the dataset where one can be written."""
         count = len(self.dataset.observation)
-        with TemporaryFile() as file:  # the memory map keeps it
+        with _scratch_file(self.dataset.path) as file:  # the memory map keeps it
             table = np.memmap(file, np.float32, "w+", shape=(count, k))
         for begin in range(0, count, self.layout.rows):
             part = slice(begin, min(begin + self.layout.rows, count))
@@ -208,6 +210,14 @@ class Stream:
             return jnp.zeros(shape, x.dtype, device=self._everywhere)
 
         return jax.tree.map(zeros, block)
+
+
+def _scratch_file(folder: Path | None) -> Any:
+    """Temporary folders may lie in memory, which this is to spare."""
+    try:
+        return TemporaryFile(dir=folder)
+    except OSError:
+        return TemporaryFile()
 
 
 @partial(jax.jit, donate_argnums=0)
