@@ -352,10 +352,12 @@ def _continuous_cpu(k: int) -> Settings:
 
 
 def _quadruped_cpu(k: int) -> Settings:
-    """The quadruped takes twice as long to learn how to get up (docs/continuous-control.md)."""
+    """The quadruped takes twice as long to learn how to get up, and e_1, which tells whether it is,
+    has no tail to bound (docs/continuous-control.md)."""
     robots, successor_steps = _continuous_cpu(k), 60_000
     return dataclasses.replace(
         robots,
+        basis=dataclasses.replace(robots.basis, bound=2.0),
         successor=dataclasses.replace(robots.successor, num_steps=successor_steps),
         successor_steps=successor_steps,
     )
