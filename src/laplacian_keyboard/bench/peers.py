@@ -2,6 +2,9 @@
 
 Flat TD3 on cheetah run: networks of 256 and 256, one update for every environment step, the actor
 every second one, and our environment for all. Each trains for a while before it is timed.
+
+Ours makes its updates in rounds, beside the steps of the next (`host_loop`); the others make one
+after every step, as they do by default, and, under `in_rounds`, as many at once as ours.
 """
 
 import dataclasses
@@ -16,6 +19,7 @@ from laplacian_keyboard.bench.loops import Loop
 from laplacian_keyboard.envs.dmc import DmcVectorEnv
 from laplacian_keyboard.envs.host import spec_of
 from laplacian_keyboard.flat import FlatConfig, table_of
+from laplacian_keyboard.host_loop import ROUND
 from laplacian_keyboard.types import UserError
 
 DOMAIN, TASK = "cheetah", "run"
@@ -35,23 +39,21 @@ def run() -> dict[str, Any]:
         ) from error
     figures = {}
     for batch in BATCHES:
-        rates = median_rates(
-            {
-                "laplacian_keyboard": ours(batch),
-                "stable_baselines3": theirs(stable_baselines3.TD3, batch),
-                "sbx": theirs(sbx.TD3, batch),
-            },
-            repeats=REPEATS,
-        )
+        others = {
+            "stable_baselines3": theirs(stable_baselines3.TD3, batch),
+            "sbx": theirs(sbx.TD3, batch),
+            "stable_baselines3_in_rounds": theirs(stable_baselines3.TD3, batch, ROUND),
+            "sbx_in_rounds": theirs(sbx.TD3, batch, ROUND),
+        }
+        rates = median_rates({"laplacian_keyboard": ours(batch), **others}, repeats=REPEATS)
         mine = rates["laplacian_keyboard"]
         figures[f"batch_{batch}"] = {
             **{f"{name}_steps_per_second": round(rate, 1) for name, rate in rates.items()},
-            "over_stable_baselines3": round(mine / rates["stable_baselines3"], 2),
-            "over_sbx": round(mine / rates["sbx"], 2),
+            **{f"over_{name}": round(mine / rates[name], 2) for name in others},
         }
     described = "environment steps a second, updates included, over those of the other library"
-    others = {"stable_baselines3": stable_baselines3.__version__, "sbx": sbx.__version__}
-    return {"benchmark": "peers", "ratio": described, **machine(), "others": others, **figures}
+    libraries = {"stable_baselines3": stable_baselines3.__version__, "sbx": sbx.__version__}
+    return {"benchmark": "peers", "ratio": described, **machine(), "others": libraries, **figures}
 
 
 def lines(result: dict[str, Any]) -> list[str]:
@@ -59,7 +61,8 @@ def lines(result: dict[str, Any]) -> list[str]:
     return [
         f"batch {batch}: {figures['laplacian_keyboard_steps_per_second']}/s, "
         f"{figures['over_stable_baselines3']} times Stable-Baselines3, "
-        f"{figures['over_sbx']} times SBX"
+        f"{figures['over_sbx']} times SBX; with updates in rounds "
+        f"{figures['over_stable_baselines3_in_rounds']} and {figures['over_sbx_in_rounds']} times"
         for batch in BATCHES
         for figures in [result[f"batch_{batch}"]]
     ]
@@ -80,8 +83,9 @@ def ours(batch: int) -> Callable[[], int]:
     return work
 
 
-def theirs(algorithm: Any, batch: int) -> Callable[[], int]:
-    """TD3 of a library with the interface of Stable-Baselines3, as a contender."""
+def theirs(algorithm: Any, batch: int, every: int = 1) -> Callable[[], int]:
+    """TD3 of a library with the interface of Stable-Baselines3, as a contender that makes `every`
+    updates after as many steps."""
     import gymnasium
 
     model = algorithm(
@@ -92,8 +96,8 @@ def theirs(algorithm: Any, batch: int) -> Callable[[], int]:
         batch_size=batch,
         tau=SETTINGS.tau,
         gamma=0.99,
-        train_freq=1,
-        gradient_steps=1,
+        train_freq=every,
+        gradient_steps=every,
         policy_delay=SETTINGS.policy_delay,
         policy_kwargs={"net_arch": list(SETTINGS.hidden)},
         seed=0,
