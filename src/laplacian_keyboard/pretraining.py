@@ -43,7 +43,7 @@ Source: TypeAlias = Experience | Stream
 MOMENT_BATCH, MOMENT_BATCHES = 8_192, 128
 """A million pairs for the refinement and the report: a few seconds, and its noise is what limits
 how well nearly equal eigenvalues are told apart."""
-ROWS_AT_ONCE = 4_096
+ROWS_AT_ONCE = 1 << 16
 """Rows whose features are computed together."""
 
 
@@ -249,19 +249,23 @@ def tabulate(basis: registry.Config, encoder: Any, experience: Source) -> Source
     """The data with phi of every row. The basis does not change in stage 2, so its network, a fifth
     of the arithmetic of an update, need not run in each. Not done where phi would take more memory
     than the observations do."""
-    phi = partial(_phi_of_rows, basis, encoder)
+    phi = lambda rows: np.asarray(_phi(basis, encoder, rows))  # noqa: E731
     if isinstance(experience, Stream):
-        experience.tabulate(lambda rows: np.asarray(phi(rows)), basis.k)
+        experience.tabulate(phi, basis.k)
         return experience
-    if 4 * basis.k * len(experience.obs) > experience.obs.nbytes:
+    rows = len(experience.obs)
+    if 4 * basis.k * rows > experience.obs.nbytes:
         return experience
-    return dataclasses.replace(experience, phi=phi(experience.obs))
+    table = np.empty((rows, basis.k), np.float32)
+    for begin in range(0, rows, ROWS_AT_ONCE):  # in parts: no copy of the data is made
+        part = slice(begin, begin + ROWS_AT_ONCE)
+        table[part] = phi(experience.obs[part])
+    return dataclasses.replace(experience, phi=jax.device_put(table, experience.obs.sharding))
 
 
 @partial(jax.jit, static_argnums=0)
-def _phi_of_rows(basis: registry.Config, encoder: Any, obs: Any) -> Array:
-    of_one = lambda obs: registry.module_of(basis).phi(basis, encoder, obs)  # noqa: E731
-    return jax.lax.map(lambda obs: of_one(obs.astype(jnp.float32)), obs, batch_size=ROWS_AT_ONCE)
+def _phi(basis: registry.Config, encoder: Any, obs: Any) -> Array:
+    return registry.module_of(basis).phi(basis, encoder, obs.astype(jnp.float32))
 
 
 def learn_behaviors(
