@@ -313,7 +313,12 @@ def compose_side_by_side(
     """Players of a task that differ in nothing but their seeds, each in one of `env`'s environments
     and with a share of `evaluate_in`'s. They go to the folders `out/seed-N`, as `compose` would
     leave them; what an interrupted call continues from is beside these."""
-    settings = presets.settings(preset, keyboard.k, discrete=False, domain=keyboard.config.domain)
+    settings = presets.settings(
+        preset,
+        keyboard.k,
+        discrete=keyboard.config.spec.discrete,
+        domain=keyboard.config.domain,
+    )
     config, steps = _asked_for(settings, steps, t_term)
     world = f"{keyboard.config.domain}, {task}"  # not the environment, which says how many it is
     described = _described(keyboard, config, world, steps, seeds[0])
