@@ -114,8 +114,8 @@ jax.tree_util.register_dataclass(Choice)
 
 
 class Exploration(NamedTuple):
-    """What chance has in the choices of a step, `(players * envs, ...)`, or of all steps of a
-    round. Drawn ahead: loops of random numbers would wait for the thread that learns."""
+    """What chance has in the choices of a step, `(players * envs, ...)`, or of the steps of one or
+    many rounds. Drawn ahead: loops of random numbers would wait for the thread that learns."""
 
     noise: Any
     """Added to outputs."""
@@ -205,8 +205,9 @@ class Calls:
     ):
         unflatten = jax.tree.unflatten
 
-        def draw(share, length, keys, step):
-            return _draw(table, share, length, jax.random.wrap_key_data(keys), step)
+        def draw(share, length, keys, steps):
+            keys = jax.random.wrap_key_data(keys)
+            return jax.lax.map(partial(_draw, table, share, length, keys), steps)
 
         def choose(actors, params, obs, explore):
             actors, params = unflatten(actors_tree, actors), unflatten(params_tree, params)
@@ -226,7 +227,7 @@ class Calls:
             return jax.tree.leaves(players), metrics
 
         self.draw = jax.jit(draw, static_argnums=(0, 1))
-        """What chance has in the choices of a round."""
+        """What chance has in the choices of the rounds that begin at some steps."""
         self.choose = jax.jit(choose)
         """Chords for players who have just sat down, or whose behaviors have ended."""
         self.behave = jax.jit(behave)
@@ -343,9 +344,10 @@ def play_and_learn(
                 actors = jax.tree.leaves(jax.tree.unflatten(players_tree, players).actor.params)
                 totals.append(metrics)
 
-        while step < end:
-            drawn = calls.draw(share, round_steps, key_data, np.int32(step))
-            for explore in map(Exploration, *map(np.asarray, drawn)):
+        rounds = np.arange(start, end, round_steps * share, dtype=np.int32)
+        drawn = calls.draw(share, round_steps, key_data, rounds)
+        for explored in map(Exploration, *map(np.asarray, drawn)):
+            for explore in map(Exploration, *explored):
                 action = None
                 if stretches.some_ended:
                     choice = calls.choose(actors, keyboard, obs, explore)
