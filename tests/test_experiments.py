@@ -81,6 +81,9 @@ def test_the_experiments_of_a_robot_share_what_they_train(tmp_path, monkeypatch)
     for row in rows:
         assert 0.0 <= row["inside_span"] <= 1.0
         assert row["improvement"] == pytest.approx(row["player"] - row["zero_shot"], abs=0.11)
+    assert hierarchy.run(out=str(tmp_path / "hierarchy"), sizes=(2,), **options) == rows[4:]
+    with pytest.raises(UserError, match="--sizes are numbers of keys, at least 1, not 0"):
+        hierarchy.run(out=str(tmp_path / "hierarchy"), sizes=(2, 0), **options)
     monkeypatch.setattr(termination, "HORIZONS", (5, 10))
     areas = termination.run(out=str(tmp_path / "termination"), **options)
     assert [row["mean"] for row in areas[:4]] == [row["area"] for row in rows[4:]]

@@ -583,6 +583,7 @@ def reproduce(
     seeds: int = 3,
     domain: str = "",
     dataset: str = "",
+    sizes: tuple[int, ...] = (),
     out: str = "runs",
     ray: str | None = None,
     cpus: int | None = None,
@@ -598,6 +599,7 @@ def reproduce(
         seeds: Number of seeds.
         domain: The domain of experiments that have several: cheetah, walker or quadruped.
         dataset: Folder of a dataset to use instead of collecting one, where an experiment can.
+        sizes: Numbers of keys to compare instead of the preset's, where an experiment does.
         out: Folder for what the experiment keeps; finished parts in it are not repeated.
         ray: Run on a Ray cluster: its address HOST:PORT, or auto for the one of this machine.
         cpus: With --ray, CPUs for each part; 1 unless told.
@@ -618,7 +620,8 @@ def reproduce(
                 print(f"{experiment:<20} {what}")
         return _finish(result, json)
     run = load_experiment(name).run
-    options = {key: value for key, value in {"domain": domain, "dataset": dataset}.items() if value}
+    given: dict[str, Any] = {"domain": domain, "dataset": dataset, "sizes": sizes}
+    options = {key: value for key, value in given.items() if value}
     for key in options.keys() - inspect.signature(run).parameters.keys():
         raise UserError(f"the experiment {name} has no --{key}")
     require_known(preset)

@@ -5,7 +5,7 @@ from typing import Any
 from laplacian_keyboard.envs.tasks import tasks_of
 from laplacian_keyboard.experiments import paper
 from laplacian_keyboard.experiments.common import over_seeds
-from laplacian_keyboard.experiments.robots import SIZES, Keys, keyboards, robot_of
+from laplacian_keyboard.experiments.robots import Keys, keyboards, robot_of, sizes_of
 
 EXPLORERS = {"smoke": ("babble",), "cpu": ("babble", "rnd"), "paper": ("aps", "proto", "rnd")}
 
@@ -16,13 +16,14 @@ def run(
     out: str = "runs/basis-size",
     domain: str = "cheetah",
     dataset: str = "",
+    sizes: tuple[int, ...] = (),
 ) -> list[dict[str, Any]]:
     """One row for each explorer, k and task. With a `dataset` of the user's own, only that."""
     explorers = ("",) if dataset else EXPLORERS[preset]
     cells = [
         (robot_of(domain, preset, out, dataset=dataset, explorer=explorer), k)
         for explorer in explorers
-        for k in SIZES[preset]
+        for k in sizes_of(preset, sizes)
     ]
     results = keyboards(
         [(robot, Keys("laplacian", k, seed)) for robot, k in cells for seed in range(seeds)]

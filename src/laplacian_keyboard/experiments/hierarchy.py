@@ -6,7 +6,7 @@ import numpy as np
 
 from laplacian_keyboard.envs.tasks import tasks_of
 from laplacian_keyboard.experiments import paper
-from laplacian_keyboard.experiments.robots import SIZES, Keys, players, robot_of
+from laplacian_keyboard.experiments.robots import Keys, players, robot_of, sizes_of
 from laplacian_keyboard.stats import mean_interval
 
 PAPER_EXPLORER = "aps"
@@ -18,15 +18,14 @@ def run(
     out: str = "runs/hierarchy",
     domain: str = "cheetah",
     dataset: str = "",
+    sizes: tuple[int, ...] = (),
 ) -> list[dict[str, Any]]:
     """One row for each k and task: means and intervals over seeds, the paper's improvement (APS)
     beside them. `dataset` is a folder of the user's own; without it one is collected."""
+    sizes = sizes_of(preset, sizes)
     robot = robot_of(domain, preset, out, dataset=dataset)
-    cells = [(robot, Keys("laplacian", k, seed)) for k in SIZES[preset] for seed in range(seeds)]
-    results = players(cells)
-    return [
-        summary_row(results, domain, k, task) for k in SIZES[preset] for task in tasks_of(domain)
-    ]
+    results = players([(robot, Keys("laplacian", k, i)) for k in sizes for i in range(seeds)])
+    return [summary_row(results, domain, k, task) for k in sizes for task in tasks_of(domain)]
 
 
 def summary_row(results: list[dict[str, Any]], domain: str, k: int, task: str) -> dict[str, Any]:

@@ -79,6 +79,13 @@ def robot_of(domain: str, preset: str, out: str, *, dataset: str = "", explorer:
     return Robot(domain, explorer, place, preset, str(folder))
 
 
+def sizes_of(preset: str, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """The user's `sizes` of the basis, or the preset's."""
+    if any(k < 1 for k in sizes):
+        raise UserError(f"--sizes are numbers of keys, at least 1, not {min(sizes)}")
+    return tuple(dict.fromkeys(sizes)) or SIZES[preset]
+
+
 def largest(preset: str) -> int:
     """The largest k of a preset."""
     return max(SIZES[preset])

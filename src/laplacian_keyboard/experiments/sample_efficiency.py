@@ -13,7 +13,7 @@ from laplacian_keyboard.envs.domains import make_vector_env
 from laplacian_keyboard.envs.tasks import tasks_of
 from laplacian_keyboard.experiments import paper
 from laplacian_keyboard.experiments.common import over_seeds
-from laplacian_keyboard.experiments.robots import SIZES, Keys, players, robot_of
+from laplacian_keyboard.experiments.robots import Keys, players, robot_of, sizes_of
 from laplacian_keyboard.flat import train_flat
 from laplacian_keyboard.host_loop import EVALUATE_EPISODES
 from laplacian_keyboard.parallel import spread
@@ -28,12 +28,14 @@ def run(
     out: str = "runs/sample-efficiency",
     domain: str = "cheetah",
     dataset: str = "",
+    sizes: tuple[int, ...] = (),
 ) -> list[dict[str, Any]]:
     """One row for each k and task: areas of both, and their ratio."""
+    sizes = sizes_of(preset, sizes)
     robot = robot_of(domain, preset, out, dataset=dataset)
-    cells = [(robot, Keys("laplacian", k, seed)) for k in SIZES[preset] for seed in range(seeds)]
-    found, flat = players(cells), flat_agents(preset, seeds, out, domain)
-    return [_row(domain, k, task, found, flat) for k in SIZES[preset] for task in tasks_of(domain)]
+    found = players([(robot, Keys("laplacian", k, i)) for k in sizes for i in range(seeds)])
+    flat = flat_agents(preset, seeds, out, domain)
+    return [_row(domain, k, task, found, flat) for k in sizes for task in tasks_of(domain)]
 
 
 def flat_agents(preset: str, seeds: int, out: str, domain: str) -> list[dict[str, Any]]:
