@@ -146,6 +146,8 @@ def test_folder_and_errors_of_a_piece_are_the_drivers(cluster, tmp_path, monkeyp
         assert spread("pieces", where, [(1,)]) == [(1, str(tmp_path), sys.argv, "1")]
         with pytest.raises(UserError, match=r"^number 7$"):
             spread("pieces", fail, [(7,)])
+        assert spread("pieces", after_that, [(0.3,), (0.0,)], after={1: 0}) == [False, True]
+        Path("ended").unlink()
         tmp_path.rmdir()
         monkeypatch.setattr(Path, "cwd", lambda: tmp_path)
         with pytest.raises(UserError, match="which all nodes share"):
@@ -154,6 +156,13 @@ def test_folder_and_errors_of_a_piece_are_the_drivers(cluster, tmp_path, monkeyp
 
 def where(x: int) -> tuple[int, str, list[str], str]:
     return x, str(Path.cwd()), sys.argv, os.environ["OMP_NUM_THREADS"]
+
+
+def after_that(seconds: float) -> bool:
+    time.sleep(seconds)
+    had_ended = Path("ended").exists()
+    Path("ended").touch()
+    return had_ended
 
 
 def fail(x: int) -> None:

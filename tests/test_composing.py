@@ -204,7 +204,7 @@ def test_chords_are_chosen_for_the_observation_at_hand(monkeypatch):
 def test_several_seeds_are_shared_out_and_each_is_a_run_of_its_own(keyboard, tmp_path, monkeypatch):
     keyboard.save(tmp_path / "keyboard")
 
-    def in_this_process(function, arguments, *, done):
+    def in_this_process(function, arguments, **_):
         return [function(*each) for each in arguments]
 
     def compose() -> np.ndarray:

@@ -38,7 +38,7 @@ def in_this_process(monkeypatch):
     for module in (robots, bases):
         monkeypatch.setattr(module, "ZERO_SHOT_EPISODES", 1)
     monkeypatch.setattr(robots, "CHECKPOINTS", 2)
-    with spreading(lambda f, arguments, done: [f(*a) for a in arguments]):
+    with spreading(lambda f, arguments, **_: [f(*a) for a in arguments]):
         yield
 
 

@@ -54,7 +54,7 @@ def test_rows_and_figure_sum_up_the_cells(tmp_path, monkeypatch):
     monkeypatch.setattr(item_collector, "basis_of", lambda *_: None)
     monkeypatch.setattr(item_collector, "cell", cell)
     monkeypatch.setattr(item_collector, "REFERENCE_EPISODES", 50)
-    with spreading(lambda f, arguments, done: [f(*a) for a in arguments]):
+    with spreading(lambda f, arguments, **_: [f(*a) for a in arguments]):
         rows = item_collector.run("smoke", seeds=3, out=str(tmp_path))
     usual = [(r["method"], r["k"]) for r in rows if r.get("wrong_order_reward") == -1.0]
     assert usual == [(m, k) for m in ("LK-GPE&GPI", "LK-USFA") for k in (2, 3)] + [("OKB", 0)]

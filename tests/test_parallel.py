@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -28,6 +29,18 @@ def test_results_come_in_order_from_processes_with_a_core_each():
     assert sorted(seen) == [0, 1, 2]
     assert all(cores == 1 for _, cores, _ in results)
     assert os.getpid() not in {pid for _, _, pid in results}
+
+
+def write(mine: Path, earlier: Path | None) -> str:
+    time.sleep(0.0 if earlier else 0.3)
+    mine.write_text(mine.name)
+    return earlier.read_text() if earlier else ""
+
+
+def test_a_piece_that_comes_after_another_finds_what_that_one_left(tmp_path):
+    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
+    pieces = [(first, None), (second, first), (third, second)]
+    assert in_processes(write, pieces, after={1: 0, 2: 1}) == ["", "first", "second"]
 
 
 def test_an_error_is_the_callers():

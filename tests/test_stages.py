@@ -148,7 +148,7 @@ def test_seeds_of_large_networks_are_trained_apart(dataset, keyboard, tmp_path, 
     assert not seeds.learn_faster_apart(data, K, "laplacian", "smoke")
     assert seeds.learn_faster_apart(data, K, "laplacian", "cpu") == (len(own_cores()) > 1)
     monkeypatch.setattr(seeds, "learn_faster_apart", lambda *_: True)
-    here = lambda function, cells, done: [function(*cell) for cell in cells]  # noqa: E731
+    here = lambda function, cells, **_: [function(*cell) for cell in cells]  # noqa: E731
     options: Any = {"k": K, "seeds": [0, 1], "preset": "smoke", "out": out}
     with spreading(here):
         seeds.pretrain_all(data, **options)

@@ -1,4 +1,4 @@
-"""Independent pieces of work on a Ray cluster, in processes of their own on all of its nodes.
+"""Pieces of work on a Ray cluster, in processes of their own on all of its nodes.
 
 A piece runs in the folder of the driver, which all nodes share. One that is lost with its process
 or node is begun again, on whatever node has room; what it left in its run folder is continued.
@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from laplacian_keyboard.parallel import ONE_THREAD, Done, nothing, spreading
+from laplacian_keyboard.parallel import ONE_THREAD, After, Done, able_to_begin, nothing, spreading
 from laplacian_keyboard.types import UserError
 
 SECONDS_TO_CONNECT = 10.0
@@ -78,6 +78,7 @@ def _in_tasks(
     cpus: int,
     gpus: float,
     retries: int,
+    after: After,
     done: Done = nothing,
 ) -> list[Any]:
     """`parallel.in_processes` with tasks of a cluster. The pieces that are lost for good are
@@ -90,7 +91,13 @@ def _in_tasks(
         runtime_env={"env_vars": ONE_THREAD if cpus == 1 else {}},
     )(_piece)
     here = (str(Path.cwd()), sys.argv)
-    pending = {task.remote(*here, function, a): i for i, a in enumerate(arguments)}
+    pending: dict[Any, int] = {}
+
+    def begin(ended: int | None) -> None:
+        for i in able_to_begin(len(arguments), after, ended):
+            pending[task.remote(*here, function, arguments[i])] = i
+
+    begin(None)
     results: dict[int, Any] = {}
     lost: list[Exception] = []
     while pending:
@@ -108,6 +115,7 @@ def _in_tasks(
             lost.append(error)
         else:
             done(index, results[index], _name(ray, node))
+            begin(index)
     if lost:
         raise UserError(
             f"{len(lost)} of {len(arguments)} pieces were lost with their processes or nodes, "

@@ -1,4 +1,4 @@
-"""Independent pieces of work in processes of their own, one core each.
+"""Pieces of work in processes of their own, one core each.
 
 The networks of the `cpu` presets are too small to share among cores: two processes with a core
 each finish more than one process with two. `spread` runs pieces in such processes of
@@ -11,8 +11,8 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeAlias
@@ -26,6 +26,8 @@ ONE_THREAD = {
 }
 Done: TypeAlias = Callable[[int, Any, str], None]
 """Told of each result: its index, itself, and the node it comes from ('' for this machine)."""
+After: TypeAlias = Mapping[int, int]
+"""Pieces that begin only when another has ended, by their indices; that one comes before them."""
 
 
 def own_cores() -> list[int]:
@@ -39,10 +41,16 @@ def nothing(index: int, result: Any, node: str) -> None:
     """Told of a result, does nothing."""
 
 
+def able_to_begin(count: int, after: After, ended: int | None = None) -> list[int]:
+    """Of `count` pieces those that were waiting for one that has `ended`; None: for nothing."""
+    return [i for i in range(count) if after.get(i) == ended]
+
+
 def in_processes(
     function: Callable[..., Any],
     arguments: Sequence[tuple[Any, ...]],
     *,
+    after: After | None = None,
     workers: int | None = None,
     done: Done = nothing,
 ) -> list[Any]:
@@ -62,12 +70,20 @@ def in_processes(
         environment(ONE_THREAD),
         ProcessPoolExecutor(workers, context, _settle, (places, os.getpid())) as pool,
     ):
-        futures = {pool.submit(function, *a): i for i, a in enumerate(arguments)}
+        under_way: dict[Future[Any], int] = {}
+
+        def begin(ended: int | None) -> None:
+            for i in able_to_begin(len(arguments), after or {}, ended):
+                under_way[pool.submit(function, *arguments[i])] = i
+
         try:
-            for future in as_completed(futures):
-                index = futures[future]
-                results[index] = future.result()
-                done(index, results[index], "")
+            begin(None)
+            while under_way:
+                for future in wait(under_way, return_when=FIRST_COMPLETED).done:
+                    index = under_way.pop(future)
+                    results[index] = future.result()
+                    done(index, results[index], "")
+                    begin(index)
         except BaseException:
             for process in list((pool._processes or {}).values()):
                 process.terminate()
@@ -81,7 +97,7 @@ _where: ContextVar[Callable[..., list[Any]]] = ContextVar("where", default=in_pr
 
 @contextmanager
 def spreading(run: Callable[..., list[Any]]) -> Iterator[None]:
-    """Inside the block, `spread` calls `run(function, arguments, done=...)`."""
+    """Inside the block, `spread` calls `run(function, arguments, after=..., done=...)`."""
     token = _where.set(run)
     try:
         yield
@@ -90,10 +106,15 @@ def spreading(run: Callable[..., list[Any]]) -> Iterator[None]:
 
 
 def spread(
-    title: str, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]
+    title: str,
+    function: Callable[..., Any],
+    arguments: Sequence[tuple[Any, ...]],
+    *,
+    after: After | None = None,
 ) -> list[Any]:
     """`[function(*a) for a in arguments]` in processes of this machine, or where `spreading` says,
-    with a bar that counts the finished of each node."""
+    with a bar that counts the finished of each node. Pieces are independent, but for those that
+    come `after` another."""
     if not arguments:
         return []
     finished: Counter[str] = Counter()
@@ -105,7 +126,7 @@ def spread(
 
     with progress(title, len(arguments)) as bar:
         bar(0)
-        return _where.get()(function, arguments, done=done)
+        return _where.get()(function, arguments, after=after or {}, done=done)
 
 
 def _settle(places: Any, parent: int) -> None:

@@ -10,6 +10,7 @@ ordered, so the smaller bases are its first ones.
 """
 
 import dataclasses
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -93,13 +94,22 @@ def largest(preset: str) -> int:
 
 def keyboards(wanted: list[tuple[Robot, Keys]]) -> list[dict[str, Any]]:
     """Train what is not there yet; returns the zero-shot figures of each, see `keyboard_cell`."""
+    cells, after = _with_larger(wanted)
+    found = dict(zip(cells, spread("keyboards", keyboard_cell, cells, after=after), strict=True))
+    return [found[cell] for cell in wanted]
+
+
+def _with_larger(
+    wanted: list[tuple[Robot, Keys]],
+) -> tuple[list[tuple[Robot, Keys]], dict[int, int]]:
+    """The keyboards that others take their basis from and then those others, and which of them
+    comes after which."""
     larger = [(robot, one) for robot, keys in wanted if (one := _larger(robot, keys))]
     whole = [cell for cell in wanted if not _larger(*cell)]
-    first = list(dict.fromkeys([*whole, *larger]))
-    found = dict(zip(first, spread("keyboards", keyboard_cell, first), strict=True))
-    rest = [cell for cell in wanted if cell not in found]
-    found |= zip(rest, spread("smaller keyboards", keyboard_cell, rest), strict=True)
-    return [found[cell] for cell in wanted]
+    cells = list(dict.fromkeys([*whole, *larger, *wanted]))
+    of = {cell: i for i, cell in enumerate(cells)}
+    after = {i: of[robot, one] for (robot, keys), i in of.items() if (one := _larger(robot, keys))}
+    return cells, after
 
 
 def _larger(robot: Robot, keys: Keys) -> Keys | None:
@@ -187,10 +197,18 @@ def players(
     wanted: list[tuple[Robot, Keys]], t_terms: tuple[int | None, ...] = (None,)
 ) -> list[dict[str, Any]]:
     """Train what is not there yet: for every keyboard and horizon (None: the preset's) a player of
-    each task; see `player_cell`."""
-    keyboards(wanted)
-    cells = [(*one, t_term) for t_term in t_terms for one in wanted]
-    return spread("players", player_cell, cells)
+    each task; see `player_cell`. Players begin as soon as their keyboard is there."""
+    cells, after = _with_larger(wanted)
+    pieces: list[tuple[Any, ...]] = [(keyboard_cell, *cell) for cell in cells]
+    for t_term in t_terms:
+        for cell in wanted:
+            after[len(pieces)] = cells.index(cell)
+            pieces.append((player_cell, *cell, t_term))
+    return spread("keyboards and players", _call, pieces, after=after)[len(cells) :]
+
+
+def _call(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
 
 
 def player_cell(robot: Robot, keys: Keys, t_term: int | None = None) -> dict[str, Any]:
