@@ -230,6 +230,8 @@ def test_several_seeds_are_shared_out_and_each_is_a_run_of_its_own(keyboard, tmp
     assert described[0] == described[1] == described[2], "one curve with an interval in lk report"
     monkeypatch.setattr(composing, "learn_players", None)  # what is finished is not repeated
     np.testing.assert_array_equal(compose(), returns)
+    monkeypatch.setattr(seeds, "own_cores", lambda: [0, 1, 2])
+    np.testing.assert_array_equal(compose(), returns)
 
 
 def test_the_area_is_the_mean_height_of_the_curve():

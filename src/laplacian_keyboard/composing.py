@@ -36,6 +36,9 @@ from laplacian_keyboard.nets import MLP
 from laplacian_keyboard.train import fit
 from laplacian_keyboard.types import Metrics, UserError, World
 
+SIDE_BY_SIDE = "from-seed-"
+"""Begins the names of folders in which several players learn; the first one's seed follows."""
+
 
 class ComposeState(eqx.Module):
     """Everything that changes while a player learns in a pure-JAX world."""
@@ -323,7 +326,7 @@ def compose_side_by_side(
     world = f"{keyboard.config.domain}, {task}"  # not the environment, which says how many it is
     described = _described(keyboard, config, world, steps, seeds[0])
     together = {**described, "kind": "players side by side", "seeds": seeds}
-    run = RunFolder(Path(out) / f"from-seed-{seeds[0]}", together)
+    run = RunFolder(Path(out) / f"{SIDE_BY_SIDE}{seeds[0]}", together)
     if run.is_done:
         return
     actors, curves = learn_players(

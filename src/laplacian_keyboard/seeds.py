@@ -19,7 +19,7 @@ import numpy as np
 
 from laplacian_keyboard import presets
 from laplacian_keyboard.checkpoint import RunFolder, read_json
-from laplacian_keyboard.composing import compose_side_by_side
+from laplacian_keyboard.composing import SIDE_BY_SIDE, compose_side_by_side
 from laplacian_keyboard.data.dataset import load_dataset
 from laplacian_keyboard.data.stream import default_memory
 from laplacian_keyboard.envs.domains import make_vector_env
@@ -113,11 +113,23 @@ def compose_all(
     """Players of `task` on the keyboard in `folder`, one a seed, in `out/seed-N`. Returns those of
     their last evaluations, `(seeds, episodes)`. An interrupted call continues."""
     asked = (str(out), steps, t_term, preset, facts)
-    parts = min(len(own_cores()), len(seeds))
-    cells = [(str(folder), task, seeds[i::parts], *asked) for i in range(parts)]
+    cells = [(str(folder), task, share, *asked) for share in _shares(Path(out), seeds)]
     spread("players", compose_share, cells)
     results = [read_json(Path(out) / f"seed-{seed}" / "result.json") for seed in seeds]
     return np.array([result["curve"]["returns"][-1] for result in results])
+
+
+def _shares(out: Path, seeds: list[int]) -> list[list[int]]:
+    """The seeds of each core, or as an interrupted call had shared them out, maybe on a machine
+    with more cores or fewer."""
+    begun = [
+        read_json(path)["settings"]["seeds"]
+        for path in sorted(out.glob(f"{SIDE_BY_SIDE}*/config.json"))
+    ]
+    if sorted(seed for share in begun for seed in share) == sorted(seeds):
+        return begun
+    parts = min(len(own_cores()), len(seeds))
+    return [seeds[i::parts] for i in range(parts)]
 
 
 def compose_share(
