@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from laplacian_keyboard import train
+from laplacian_keyboard import log, train
 from laplacian_keyboard.checkpoint import RunFolder
 from laplacian_keyboard.train import fit, run_chunk, step_key
 from laplacian_keyboard.types import UserError
@@ -203,3 +203,21 @@ def test_divergence_of_one_seed_is_seen(tmp_path):
             key=jnp.stack([jax.random.key(1), jax.random.key(2)]),
             stage="test",
         )
+
+
+def test_progress_without_a_terminal_is_lines_with_a_pace_one_can_read(capsys, monkeypatch):
+    now = iter([10.0, 10.0, 20.0, 20.0, 50.0, 50.0])
+    monkeypatch.setattr(log.time, "monotonic", lambda: next(now))
+    with log.progress("updates", 40) as bar:
+        bar(0)
+        bar(30)
+    with log.progress("keyboards", 1) as bar:
+        bar(1)
+    assert capsys.readouterr().err.splitlines() == [
+        "updates: 0/40",
+        "updates: 30/40  3/s",
+        "keyboards: 1/1",
+    ]
+    clock = log._Clock()
+    now = iter([0.0, 1700.0])
+    assert [clock.rate(0), clock.rate(2)] == ["", "850 s each"]

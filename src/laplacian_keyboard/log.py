@@ -88,7 +88,8 @@ class _Lines:
 
 
 class _Clock:
-    """Steps a second since the first call, which may come after compilation or a resume."""
+    """Steps a second since the first call, which may come after compilation or a resume; seconds
+    a step where these are long."""
 
     def __init__(self):
         self.start: tuple[float, int] | None = None
@@ -98,7 +99,9 @@ class _Clock:
         if self.start is None:
             self.start = (now, done)
         elapsed, steps = now - self.start[0], done - self.start[1]
-        return f"{steps / elapsed:,.0f}/s" if elapsed > 0 and steps > 0 else ""
+        if not (elapsed > 0 and steps > 0):
+            return ""
+        return f"{steps / elapsed:,.0f}/s" if steps > elapsed else f"{elapsed / steps:,.0f} s each"
 
 
 def _note(metrics: Mapping[str, float] | None) -> str:
