@@ -295,7 +295,7 @@ class Stretches:
         self.scale = self.scale * self.config.gamma
         self.left = np.where(over, 0, self.left - 1)
         discount, ended = np.where(terminated, 0.0, self.scale), self.left == 0
-        self.some_ended = bool(ended.any())
+        self.some_ended = np.count_nonzero(ended) > 0  # quicker than `any`
         self.ended.append((ended, self.start, self.u, self.reward, discount, seen))
 
     def collect(self, num_players: int) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
@@ -361,7 +361,7 @@ def play_and_learn(
                 obs, reward, terminated, truncated, infos = env.step(action)
                 over, seen = terminated | truncated, obs
                 running = running + reward
-                if over.any():
+                if np.count_nonzero(over):
                     seen = np.where(over[:, None], final_observations(infos, obs), obs)
                     for i in np.flatnonzero(over):
                         finished[i // share].append(running[i])

@@ -260,7 +260,7 @@ class DmcVectorEnv(gymnasium.vector.VectorEnv):
         self.domain, self.task = domain, task
         self.num_envs, self.episode_length = num_envs, episode_length
         self._domain = load_domain(domain)
-        model = self._domain.model
+        model, columns = self._domain.model, self._domain.quantities
         fps = round(1 / (self._domain.substeps * model.opt.timestep))
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_fps": fps}
         num_obs = len(self._domain.observation)
@@ -272,6 +272,8 @@ class DmcVectorEnv(gymnasium.vector.VectorEnv):
         self._batch = _make_batch(model, num_envs, num_threads, persistent=True)
         self._physics = _physics_view(self._domain, self._batch)
         self._sensors = self._batch.bind("sensordata")
+        # Views: MuJoCo writes every step into the arrays behind them.
+        self._quantities = {name: self._sensors[:, i] for name, i in columns.items()}
         self._control = self._batch.bind("ctrl")
         self._num_warnings = self._batch.warning[:, :, 1]
         low, high = model.actuator_ctrlrange.T
@@ -312,7 +314,7 @@ class DmcVectorEnv(gymnasium.vector.VectorEnv):
         obs, rewards = self.observations64().astype(np.float32), self.rewards()
         truncated = self._steps >= self.episode_length
         infos: dict[str, Any] = {}
-        if truncated.any():
+        if np.count_nonzero(truncated):  # a tenth of the time that `any` takes
             infos = {"final_obs": obs, "_final_obs": truncated.copy()}
             infos |= {"final_physics": self.physics_states(), "_final_physics": truncated.copy()}
             ids = np.flatnonzero(truncated)
@@ -326,15 +328,16 @@ class DmcVectorEnv(gymnasium.vector.VectorEnv):
         MuJoCo itself limits actions beyond -1 and 1. An action that is not finite it would
         silently replace by 0, and a state that diverges by the default pose: both are errors here.
         """
-        actions = np.asarray(actions, np.float64)
+        actions = np.asarray(actions)
         if actions.shape != self._control.shape:
             raise UserError(f"actions have shape {actions.shape}, not {self._control.shape}")
-        if not np.isfinite(actions).all():
+        if np.count_nonzero(np.isfinite(actions)) < actions.size:
             raise UserError("actions are not finite: check the policy that made them")
-        self._control[:] = self._control_center + self._control_scale * actions
+        np.multiply(actions, self._control_scale, out=self._control)
+        self._control += self._control_center
         self._batch.step(nstep=self._domain.substeps, stage=_VELOCITY)
         self._steps += 1
-        if self._num_warnings.any():
+        if np.count_nonzero(self._num_warnings):
             ids = np.flatnonzero(self._num_warnings.any(axis=1)).tolist()
             raise RuntimeError(f"the {self.domain} simulation failed in environments {ids}: reset")
 
@@ -347,13 +350,12 @@ class DmcVectorEnv(gymnasium.vector.VectorEnv):
 
     def rewards(self, task: str | None = None) -> Array:
         """Rewards (num_envs,) of the current states, for each robot's or another task."""
-        quantities = self.quantities()
         if task is not None:
-            return tasks.find_task(self.domain, task).reward(quantities)
+            return tasks.find_task(self.domain, task).reward(self._quantities)
         (reward, _), *others = self._rewards
-        rewards = reward(quantities)
+        rewards = reward(self._quantities)
         for reward, robots in others:
-            rewards = np.where(robots, reward(quantities), rewards)
+            rewards = np.where(robots, reward(self._quantities), rewards)
         return rewards
 
     def __repr__(self) -> str:
@@ -361,7 +363,7 @@ class DmcVectorEnv(gymnasium.vector.VectorEnv):
 
     def quantities(self) -> dict[str, Array]:
         """The named quantities (num_envs,) of the current states; see `tasks.quantities_of`."""
-        return {name: self._sensors[:, i].copy() for name, i in self._domain.quantities.items()}
+        return {name: values.copy() for name, values in self._quantities.items()}
 
     def observations64(self) -> Array:
         """The current observations (num_envs, obs) before they are rounded to float32."""
