@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from laplacian_keyboard import host_loop
+from laplacian_keyboard import host_loop, presets
 from laplacian_keyboard.data.dataset import load_dataset
 from laplacian_keyboard.experiments import (
     EXPERIMENTS,
@@ -104,9 +104,12 @@ def test_the_experiments_of_a_robot_share_what_they_train(tmp_path, monkeypatch)
     again = hierarchy.run(out=str(tmp_path / "hierarchy"), **options)
     assert again == rows, "what another rule inferred is evaluated again, at the last checkpoint"
 
-    monkeypatch.setattr(continuous_options, "VARIANTS", {"emphasis 1": ({}, {"emphasis": 1.0})})
+    longer = continuous_options.Variant(behaviors={"emphasis": 1.0}, times=2)
+    monkeypatch.setattr(continuous_options, "VARIANTS", {"longer, emphasis 1": longer})
     (row,) = continuous_options.run(out=str(tmp_path / "continuous-options"), **options)
     assert row["tasks"] == tasks and len(row["returns"][-1]) == 4
+    preset = presets.settings("smoke", 1, discrete=False)
+    assert row["checkpoints"][-1] == 2 * preset.successor_steps
 
 
 def test_a_smaller_keyboard_has_the_first_keys_of_the_larger(tmp_path):

@@ -1,6 +1,7 @@
 """What the choices of the continuous `cpu` preset are worth: zero-shot returns along training."""
 
 import dataclasses
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +25,29 @@ from laplacian_keyboard.keyboard import Keyboard, KeyboardParams
 from laplacian_keyboard.parallel import spread
 from laplacian_keyboard.pretraining import learn_behaviors, prepare_experience
 
-VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "as in the preset": ({}, {}),
-    "plain vector loss and features (paper)": ({"bound": 0.0}, {"emphasis": 0.0}),
-    "features not squashed": ({"bound": 0.0}, {}),
-    "emphasis 1": ({}, {"emphasis": 1.0}),
-    "actor climbs the smaller head": ({}, {"climb": "smaller"}),
-    "constant step sizes": ({}, {"num_steps": 0}),
-    "no layer normalisation": ({}, {"layer_norm": False}),
-    "two-branch networks": ({}, {"network": "two-branch"}),
+
+@dataclass(frozen=True)
+class Variant:
+    """What a row changes in the preset."""
+
+    basis: dict[str, Any] = field(default_factory=dict)
+    behaviors: dict[str, Any] = field(default_factory=dict)
+    times: int = 1
+    """How many times the preset's updates of stage 2, its step sizes annealed over all of them."""
+
+
+VARIANTS = {
+    "as in the preset": Variant(),
+    "plain vector loss and features (paper)": Variant({"bound": 0.0}, {"emphasis": 0.0}),
+    "features not squashed": Variant({"bound": 0.0}),
+    "emphasis 1": Variant(behaviors={"emphasis": 1.0}),
+    "actor climbs the smaller head": Variant(behaviors={"climb": "smaller"}),
+    "constant step sizes": Variant(behaviors={"num_steps": 0}),
+    "no layer normalisation": Variant(behaviors={"layer_norm": False}),
+    "two-branch networks": Variant(behaviors={"network": "two-branch"}),
+    "twice the updates": Variant(times=2),
+    "three times the updates": Variant(times=3),
 }
-"""What each row changes in the preset: of the basis, and of the behaviors."""
 
 
 def run(
@@ -54,10 +67,12 @@ def run(
 def cell(robot: Robot, out: str, variant: str, seed: int) -> dict[str, Any]:
     """Behaviors of one variant and seed, on the basis of the preset's keyboard."""
     data, k = load_dataset(robot.dataset), largest(robot.preset)
-    settings = presets.settings(robot.preset, k, discrete=False)
-    of_basis, of_behaviors = VARIANTS[variant]
-    basis = dataclasses.replace(settings.basis, **of_basis)
-    successor = dataclasses.replace(settings.successor, **of_behaviors)
+    settings = presets.settings(robot.preset, k, discrete=False, domain=robot.domain)
+    change = VARIANTS[variant]
+    basis = dataclasses.replace(settings.basis, **change.basis)
+    annealed = {"num_steps": change.times * settings.successor.num_steps}
+    successor = dataclasses.replace(settings.successor, **{**annealed, **change.behaviors})
+    num_steps = change.times * settings.successor_steps
     whole = Keyboard.load(folder_of(robot, Keys("laplacian", k, seed)))
     config = dataclasses.replace(whole.config, basis=basis, successor=successor)
     run = RunFolder(
@@ -66,6 +81,7 @@ def cell(robot: Robot, out: str, variant: str, seed: int) -> dict[str, Any]:
             "kind": "variant",
             "variant": variant,
             "seed": seed,
+            "steps": num_steps,
             "keyboard": fingerprint(whole.params.basis),
             **dataclasses.asdict(config),
         },
@@ -84,11 +100,11 @@ def cell(robot: Robot, out: str, variant: str, seed: int) -> dict[str, Any]:
         successor,
         whole.params.basis,
         experience,
-        num_steps=settings.successor_steps,
+        num_steps=num_steps,
         key=jax.random.fold_in(jax.random.key(seed), 1),
         run=run,
         evaluate=evaluate,
-        evaluate_every=settings.successor_steps // CHECKPOINTS or 1,
+        evaluate_every=num_steps // CHECKPOINTS or 1,
     )
     steps, returns = run.logged("behaviors", "behaviors/evaluation")
     means = np.array(returns).mean(axis=-1)
