@@ -37,7 +37,8 @@ def in_this_process(monkeypatch):
         monkeypatch.setattr(module, "EVALUATE_EPISODES", 1)
     for module in (robots, bases):
         monkeypatch.setattr(module, "ZERO_SHOT_EPISODES", 1)
-    monkeypatch.setattr(robots, "CHECKPOINTS", 2)
+    for module in (robots, continuous_options):
+        monkeypatch.setattr(module, "CHECKPOINTS", 2)
     with spreading(lambda f, arguments, **_: [f(*a) for a in arguments]):
         yield
 
