@@ -330,8 +330,10 @@ def play_and_learn(
     share, totals = env.num_envs // num_players, []
     round_steps = config.t_term * max(1, ROUND // config.t_term)
     keyboard, keyboard_tree = jax.tree.flatten(params)
-    actors, actors_tree = jax.tree.flatten(learning.players.actor.params)
     players, players_tree = jax.tree.flatten(learning.players)
+    places = jax.tree.unflatten(players_tree, range(len(players)))
+    places_of_actors, actors_tree = jax.tree.flatten(places.actor.params)
+    actors = [players[i] for i in places_of_actors]
     replays, replays_tree = jax.tree.flatten(learning.replays)
     trees = keyboard_tree, actors_tree, players_tree, replays_tree
     calls, key_data = calls_of(table, round_steps * share, *trees), jax.random.key_data(keys)
@@ -341,7 +343,7 @@ def play_and_learn(
             nonlocal players, actors
             if (result := beside.result()) is not None:
                 players, metrics = result
-                actors = jax.tree.leaves(jax.tree.unflatten(players_tree, players).actor.params)
+                actors = [players[i] for i in places_of_actors]
                 totals.append(metrics)
 
         rounds = np.arange(start, end, round_steps * share, dtype=np.int32)
@@ -368,8 +370,9 @@ def play_and_learn(
                         running[i] = 0.0
                 stretches.add(reward, terminated, over, seen)
                 step += share
+            ended = stretches.collect(num_players)
             take_what_was_learned()
-            replays = calls.store(replays, keyboard, *stretches.collect(num_players))
+            replays = calls.store(replays, keyboard, *ended)
             if step >= config.warmup:
                 beside.begin(calls.learn, players, replays, key_data, np.int32(step))
         take_what_was_learned()
