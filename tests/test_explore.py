@@ -118,6 +118,28 @@ def test_babble_stays_in_bounds_and_moves_smoothly():
     assert np.abs(np.diff(actions, axis=0)).max() <= fastest + 1e-5
 
 
+def test_what_an_explorer_learns_from_stays_within_an_episode():
+    """Two environments, observation t in the first; it ends after step 4, the other is cut after
+    step 6. A transition spans three steps."""
+    steps = np.arange(10.0)
+    column = lambda *envs: np.stack(envs, axis=1)[..., None].astype(np.float32)  # noqa: E731
+    ended, cut = steps == 4, steps == 6
+    stretch = gathering.Stretch(
+        obs=column(steps, 100 + steps),
+        action=column(-steps, -steps),
+        next_obs=column(steps + 1, 101 + steps),
+        terminated=np.stack([ended, np.zeros(10, bool)], axis=1),
+        over=np.stack([ended, cut], axis=1),
+    )
+    stored, kept = gathering.backups(stretch, context_dim=0)
+    first = {int(obs): i for i, obs in enumerate(np.asarray(stored.obs[:, 0])) if kept[i]}
+    assert sorted(first) == [0, 1, 2, 5, 6, 7, 100, 101, 102, 103, 104, 107]
+    for start, i in first.items():
+        assert stored.next_obs[i, 0] == start + 3 and stored.action[i, 0] == -(start % 100)
+        expected = 0.0 if start == 2 else gathering.GAMMA**gathering.BACKUP
+        np.testing.assert_allclose(stored.discount[i], expected, rtol=1e-6)
+
+
 @pytest.mark.parametrize("explorer", [*EXPLORERS, "babble+rnd"])
 def test_every_explorer_collects_whole_episodes(explorer, tmp_path):
     result = gather(

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from gymnasium.vector import VectorEnv
-from jaxtyping import PRNGKeyArray
+from jax import Array
+from jaxtyping import Bool, PRNGKeyArray
 
 from laplacian_keyboard.baselines import td3
 from laplacian_keyboard.checkpoint import load_arrays, save_arrays
@@ -60,6 +61,8 @@ class Effort:
     agent: td3.Config
     networks: dict[str, dict[str, Any]]
     """Settings of each explorer that differ from URLB's."""
+    capacity: int = 500_000
+    """Transitions kept; the oldest make room."""
 
     def config(self, explorer: str) -> Any:
         module = LEARNED[explorer]
@@ -78,7 +81,7 @@ def effort(preset: str) -> Effort:
     )
     tiny = dataclasses.replace(small, hidden=(32, 32), batch_size=32)
     efforts = {
-        "paper": Effort(0.5, 4_000, urlb, {}),
+        "paper": Effort(0.5, 4_000, urlb, {}, capacity=1_000_000),
         "cpu": Effort(
             0.1,
             16_000,
@@ -267,7 +270,7 @@ class _Agent:
             obs, reward, terminated, truncated, infos = env.step(action)
             # Stored as ExORL does; no explorer sees it.
             final = recorder.add(action, obs, reward, terminated, truncated, infos)
-            self.observe(action, final, step_key)
+            self.observe(action, final, terminated, truncated, step_key)
             step += 1
         return recorder.episodes()
 
@@ -280,7 +283,14 @@ class _Agent:
             return _random_choice(self.num_envs, self.spec.num_actions, key)
         return _random_action(self.num_envs, self.spec.action_dim, key)
 
-    def observe(self, action: np.ndarray, next_obs: np.ndarray, key: PRNGKeyArray) -> None:
+    def observe(
+        self,
+        action: np.ndarray,
+        next_obs: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        key: PRNGKeyArray,
+    ) -> None:
         """Called after every step."""
 
 
@@ -316,6 +326,18 @@ def _babble(config: babble.Config, state: babble.State, key: PRNGKeyArray):
     return jax.vmap(lambda state, key: babble.act(config, state, key=key))(state, key)
 
 
+class Stretch(NamedTuple):
+    """Steps of several environments, `(steps, envs, ...)` each."""
+
+    obs: Any
+    action: Any
+    next_obs: Any
+    """Reached by the step, also where a reset followed."""
+    terminated: Any
+    over: Any
+    """Terminated or cut."""
+
+
 class _Learner(_Agent):
     """A learned explorer: acts with its actor, learns after every stretch."""
 
@@ -326,10 +348,9 @@ class _Learner(_Agent):
         width = spec.obs_dim + self.config.context_dim
         row, scalar = jnp.zeros(width), jnp.zeros(())
         example = Transition(row, jnp.zeros(spec.action_dim), scalar, scalar, row)
-        # Enough for the whole of a small collection; a ring beyond that.
         self.memory = (
             LEARNED[name].init(self.config, spec, key=key_init),
-            Replay.create(example, 500_000),
+            Replay.create(example, effort.capacity),
             jnp.zeros((), jnp.int32),
         )
         self.stretch: list[tuple[np.ndarray, ...]] = []
@@ -347,14 +368,20 @@ class _Learner(_Agent):
             return super().act(obs, key)
         return _act(self.config.td3, self.memory[0].agent.actor.params, self.extended, key)
 
-    def observe(self, action: np.ndarray, next_obs: np.ndarray, key: PRNGKeyArray) -> None:
+    def observe(
+        self,
+        action: np.ndarray,
+        next_obs: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        key: PRNGKeyArray,
+    ) -> None:
         next_extended = np.concatenate([next_obs, self.context], axis=1)
-        self.stretch.append((self.extended, action, next_extended))
+        over = terminated | truncated
+        self.stretch.append((self.extended, action, next_extended, terminated, over))
         self.steps += 1
         if len(self.stretch) == STRETCH:
-            obs, actions, next_obs = (
-                np.stack(column) for column in zip(*self.stretch, strict=True)
-            )
+            stretch = Stretch(*map(np.stack, zip(*self.stretch, strict=True)))
             updates = round(self.effort.updates_per_step * STRETCH * self.num_envs)
             self.memory = _learn(
                 self.name,
@@ -362,9 +389,7 @@ class _Learner(_Agent):
                 updates,
                 self.effort.warmup,
                 self.memory,
-                obs,
-                actions,
-                next_obs,
+                stretch,
                 key,
             )
             self.stretch = []
@@ -390,8 +415,15 @@ class _Turns(_Agent):
     def act(self, obs: np.ndarray, key: PRNGKeyArray) -> Any:
         return self.whose_turn.act(obs, key)
 
-    def observe(self, action: np.ndarray, next_obs: np.ndarray, key: PRNGKeyArray) -> None:
-        self.whose_turn.observe(action, next_obs, key)
+    def observe(
+        self,
+        action: np.ndarray,
+        next_obs: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        key: PRNGKeyArray,
+    ) -> None:
+        self.whose_turn.observe(action, next_obs, terminated, truncated, key)
         self.steps += 1
 
     @property
@@ -414,6 +446,23 @@ def _act(config: td3.Config, actor: Any, obs: Any, key: PRNGKeyArray):
     return td3.act(config, actor, obs, key=key)
 
 
+def backups(stretch: Stretch, context_dim: int) -> tuple[Transition, Bool[Array, "b"]]:
+    """Transitions over `BACKUP` steps, the explorer's reward left open, and which of them lie
+    within one episode."""
+    span = BACKUP - 1
+    starts = len(stretch.over) - span
+    # The context of a transition is that of its first step, on both sides.
+    width = stretch.obs.shape[-1] - context_dim
+    context = stretch.obs[:-span, :, width:]
+    later = jnp.concatenate([stretch.next_obs[span:, :, :width], context], axis=-1)
+    ends_inside = jnp.any(jnp.stack([stretch.over[i : i + starts] for i in range(span)]), axis=0)
+    discount = jnp.where(stretch.terminated[span:], 0.0, GAMMA**BACKUP)
+    flat = lambda x: x.reshape(-1, *x.shape[2:])  # noqa: E731
+    obs, action = flat(stretch.obs[:-span]), flat(stretch.action[:-span])
+    stored = Transition(obs, action, jnp.zeros(len(obs)), flat(discount), flat(later))
+    return stored, ~flat(ends_inside)
+
+
 @partial(jax.jit, static_argnums=(0, 1, 2, 3), donate_argnums=4)
 def _learn(
     name: str,
@@ -421,28 +470,13 @@ def _learn(
     num_updates: int,
     warmup: int,
     memory: Any,
-    obs: Any,
-    action: Any,
-    next_obs: Any,
+    stretch: Stretch,
     key: PRNGKeyArray,
 ):
-    """Store a stretch's transitions over `BACKUP` steps, and update the explorer."""
+    """Store a stretch's transitions, and update the explorer."""
     state, replay, steps = memory
-    span = BACKUP - 1
-    count = (obs.shape[0] - span) * obs.shape[1]
-    # The context of a transition is that of its first step, on both sides.
-    width = obs.shape[-1] - config.context_dim
-    later = jnp.concatenate([next_obs[span:, :, :width], obs[:-span, :, width:]], axis=-1)
-    flat = lambda x: x.reshape(count, x.shape[-1])  # noqa: E731
-    stored = Transition(
-        flat(obs[:-span]),
-        flat(action[:-span]),
-        jnp.zeros(count),
-        jnp.full(count, GAMMA**BACKUP),
-        flat(later),
-    )
-    replay = replay.add(stored)
-    steps = steps + obs.shape[0] * obs.shape[1]
+    replay = replay.add(*backups(stretch, config.context_dim))
+    steps = steps + stretch.over.size
 
     def one_update(state: Any, key: PRNGKeyArray):
         key_batch, key_update = jax.random.split(key)
