@@ -224,6 +224,17 @@ def test_value_of_two_states_has_its_closed_form(gamma):
     np.testing.assert_allclose(ended, 1.0, atol=1e-9)
 
 
+def test_the_value_of_a_chain_solves_its_linear_equations():
+    P, r, gamma = (
+        np.array([[0.0, 0.4, 0.6], [0.5, 0.5, 0.0], [0.1, 0.2, 0.7]]),
+        [1.0, 0.0, 2.0],
+        0.9,
+    )
+    expected = np.linalg.solve(np.eye(3) - gamma * P, P @ r)
+    np.testing.assert_allclose(spectral.value_iteration(P, r, gamma), expected, atol=1e-9)
+    np.testing.assert_array_equal(spectral.transition_matrix(jnp.asarray(P)), jnp.asarray(P))
+
+
 def test_value_of_an_uncertain_move_has_its_closed_form():
     p, gamma = 0.3, 0.9
     try_to_leave = np.array([[[1 - p, p], [0, 1]]])

@@ -10,7 +10,8 @@
     psi(s, a) = E[phi(s') + gamma psi(s', pi(s'))] `successor_features` (eqs. 3 and 4)
 
 Dynamics `p` are given in one of two forms: a table of next states `(s, a)` of integers for a
-deterministic world, or probabilities `(a, s, s')`. Rewards are functions of the next state, as in
+deterministic world, or probabilities `(a, s, s')`, or `(s, s')` where there is nothing to choose.
+Rewards are functions of the next state, as in
 the paper. NumPy and JAX arrays are accepted; results are NumPy float64.
 """
 
@@ -25,7 +26,7 @@ import scipy.sparse.linalg
 Matrix: TypeAlias = Any
 """A dense array or a scipy.sparse array `(s, s)`."""
 Dynamics: TypeAlias = Any
-"""A table of next states `(s, a)` of integers, or probabilities `(a, s, s)`."""
+"""A table of next states `(s, a)` of integers, or probabilities `(a, s, s)` or `(s, s)`."""
 
 STOCHASTIC_TOLERANCE = 1e-8
 DEGENERATE_TOLERANCE = 1e-9
@@ -57,7 +58,7 @@ class NotDoublyStochasticWarning(UserWarning):
 
 def transition_matrix(dynamics: Dynamics, policy: Any = None, *, sparse: bool = False) -> Matrix:
     """State-to-state probabilities `(s, s)` under `policy` `(s, a)`; None is the uniform policy."""
-    dynamics = np.asarray(dynamics)
+    dynamics = _table_or_probabilities(dynamics)
     is_table = dynamics.ndim == 2
     num_states, num_actions = dynamics.shape if is_table else (dynamics.shape[1], dynamics.shape[0])
     if policy is None:
@@ -176,9 +177,16 @@ def value_bounds(P: Matrix, r: Any, basis: Eigenbasis, gamma: float) -> ValueBou
     return ValueBounds(residual / (1 - gamma), theorem)
 
 
+def _table_or_probabilities(dynamics: Dynamics) -> np.ndarray:
+    """Dynamics as `(s, a)` of integers or `(a, s, s')` of probabilities."""
+    dynamics = np.asarray(dynamics)
+    is_matrix = dynamics.ndim == 2 and not np.issubdtype(dynamics.dtype, np.integer)
+    return dynamics[None] if is_matrix else dynamics
+
+
 def expected_next(dynamics: Dynamics, f: Any) -> np.ndarray:
     """`E[f(s') | s, a]`, shape `(s, a)` for `f` of shape `(s,)`, `(s, a, k)` for `(s, k)`."""
-    dynamics, f = np.asarray(dynamics), np.asarray(f, np.float64)
+    dynamics, f = _table_or_probabilities(dynamics), np.asarray(f, np.float64)
     if dynamics.ndim == 2:
         return f[dynamics]
     return np.moveaxis(dynamics.astype(np.float64) @ f, 0, 1)
@@ -224,7 +232,7 @@ def successor_features(
     phi, policy = np.asarray(phi, np.float64), np.asarray(policy)
     num_states = len(phi)
     if policy.ndim == 1:
-        dynamics = np.asarray(dynamics)
+        dynamics = _table_or_probabilities(dynamics)
         num_actions = dynamics.shape[1] if dynamics.ndim == 2 else dynamics.shape[0]
         policy = np.eye(num_actions)[policy]
     alive = np.ones(num_states) if terminal is None else 1.0 - np.asarray(terminal, np.float64)
