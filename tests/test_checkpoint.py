@@ -176,12 +176,15 @@ def test_a_figure_that_is_not_a_number_still_makes_json_that_others_read(tmp_pat
     json.loads((tmp_path / "a.json").read_text(), parse_constant=refuse)
 
 
-def test_a_run_folder_records_settings_command_and_versions(tmp_path):
-    RunFolder(tmp_path / "run", SETTINGS)
+def test_a_run_folder_records_settings_command_and_versions(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/lk", "pretrain", "data"])
+    RunFolder(tmp_path / "run", SETTINGS, {"dataset": "data"})
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["settings"] == json.loads(json.dumps(SETTINGS))
-    assert config["command"].startswith("lk")
+    assert config["command"] == "lk pretrain data"
+    assert config["origin"] == {"dataset": "data"}
     assert {"python", "jax", "numpy"} <= config["versions"].keys()
+    RunFolder(tmp_path / "run", SETTINGS, {"dataset": "moved"})  # the same run
 
 
 def test_a_run_of_other_settings_is_refused_by_name_and_left_alone(tmp_path):

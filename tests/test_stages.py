@@ -129,7 +129,10 @@ def test_seeds_trained_together_are_close_to_seeds_trained_alone(dataset, keyboa
     both = pretraining.pretrain_seeds(dataset, k=K, preset="smoke", seeds=[0, 1], out=tmp_path)
     assert len(both) == 2
     for seed, together in enumerate(both):
-        assert same_bits(lk.load(tmp_path / f"seed-{seed}").params, together.params)
+        own = tmp_path / f"seed-{seed}"
+        assert same_bits(lk.load(own).params, together.params)
+        assert json.loads((own / "config.json").read_text())["settings"]["seeds"] == [seed]
+        assert np.shape(json.loads((own / "result.json").read_text())["eigenvalues"]) == (K,)
     assert not np.allclose(both[0].phi(OBS), both[1].phi(OBS), atol=0.1)
     found, wanted = np.asarray(both[0].phi(OBS)), np.asarray(keyboard.phi(OBS))
     signs = np.sign(np.sum(found * wanted, axis=0))

@@ -21,14 +21,18 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from laplacian_keyboard.files import write_atomically
+from laplacian_keyboard.files import make_folder, write_atomically
 from laplacian_keyboard.types import UserError
 
 Tree = TypeVar("Tree")
 
 _LOCKS: dict[tuple[int, int], int] = {}
 """Open lock files of this process, by device and inode."""
-RECORDED_PACKAGES = ("laplacian-keyboard", "jax", "jaxlib", "numpy", "optax", "equinox", "mujoco")
+RECORDED_PACKAGES = (
+    "laplacian-keyboard",
+    *("jax", "jaxlib", "numpy", "scipy", "optax", "equinox", "safetensors"),
+    *("gymnasium", "mujoco", "dm_control"),
+)
 
 
 def to_json(value: Any, *, indent: int | None = None) -> str:
@@ -145,6 +149,11 @@ def versions() -> dict[str, str]:
     return found
 
 
+def command() -> str:
+    """What this process was started with, or the one that started it as a worker."""
+    return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+
+
 class RunFolder:
     """The folder of one run: its settings, metrics, training state, result.
 
@@ -152,7 +161,11 @@ class RunFolder:
     first difference, and nothing is touched.
     """
 
-    def __init__(self, path: str | Path, settings: dict[str, Any]):
+    def __init__(
+        self, path: str | Path, settings: dict[str, Any], origin: dict[str, Any] | None = None
+    ):
+        """`origin` is kept beside the settings and may differ when the run is resumed: where its
+        dataset lay, say."""
         self.path = Path(path)
         self._lock_of: tuple[int, int] = (0, 0)
         settings = json.loads(json.dumps(settings))
@@ -166,15 +179,12 @@ class RunFolder:
             raise UserError(
                 f"{self.path} exists and is not a run folder; choose another --out or remove it"
             )
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"cannot create {self.path}: {error.strerror or error}") from error
+        make_folder(self.path)
         if not self.is_done:
             self._lock()
         if not config.exists():
-            command = " ".join(["lk", *sys.argv[1:]])
-            write_json(config, {"command": command, "settings": settings, "versions": versions()})
+            described = {"command": command(), "settings": settings, "versions": versions()}
+            write_json(config, described | ({} if origin is None else {"origin": origin}))
 
     def _lock(self) -> None:
         """Keep other processes out. The lock is this process's until the run is complete or the

@@ -9,6 +9,14 @@ from typing import BinaryIO
 from laplacian_keyboard.types import UserError
 
 
+def make_folder(path: Path) -> None:
+    """Create a folder, unless it is there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot create {path}: {error.strerror or error}") from error
+
+
 @contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """A file that appears under its name only when the block has ended and it is safely on disk:

@@ -19,6 +19,7 @@ from laplacian_keyboard.bases import laplacian, registry
 from laplacian_keyboard.checkpoint import load_arrays, read_arrays, save_arrays
 from laplacian_keyboard.data.dataset import Dataset
 from laplacian_keyboard.data.labels import relabel, states_at
+from laplacian_keyboard.files import make_folder
 from laplacian_keyboard.inputs import Inputs
 from laplacian_keyboard.nets import MLP
 from laplacian_keyboard.successor import continuous, discrete
@@ -204,7 +205,7 @@ class Keyboard:
             params = _as_type(_without_psi(params), np.float16)
             header["precision"] = "half"
             states = None if states is None else _few(states)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         if states is not None:
             kept = {"observation": states.observation, "reward": states.reward}
             if states.physics is not None:

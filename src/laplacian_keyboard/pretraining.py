@@ -399,22 +399,23 @@ def pretrain_seeds(
         dataset.spec, settings.basis, settings.successor, domain, ANGLES.get(domain, ())
     )
     layout = find_layout(dataset, k, config.angles, settings.normalise, memory)
+    described = {
+        "kind": "keyboard",
+        "seeds": seeds,
+        "preset": preset,
+        "basis_name": basis,
+        "dataset_steps": dataset.num_transitions,
+        "dataset": _name_of(dataset),
+        "basis_steps": settings.basis_steps,
+        "successor_steps": settings.successor_steps,
+        **({} if layout is None else {"window": dataclasses.asdict(layout)}),
+        **({} if first_of is None else {"first_of": fingerprint(first_of.params.basis)}),
+        **dataclasses.asdict(config),
+    }
+    origin = {"dataset": str(dataset.path)}
     run = None
     if out is not None:
-        described = {
-            "kind": "keyboard",
-            "seeds": seeds,
-            "preset": preset,
-            "basis_name": basis,
-            "dataset_steps": dataset.num_transitions,
-            "dataset": _name_of(dataset),
-            "basis_steps": settings.basis_steps,
-            "successor_steps": settings.successor_steps,
-            **({} if layout is None else {"window": dataclasses.asdict(layout)}),
-            **({} if first_of is None else {"first_of": fingerprint(first_of.params.basis)}),
-            **dataclasses.asdict(config),
-        }
-        run = RunFolder(out, described)
+        run = RunFolder(out, described, origin)
         if run.is_done:
             return [Keyboard.load(folder) for folder in _seed_folders(run.path, seeds)]
     keys = jnp.stack([jax.random.key(seed) for seed in seeds]) if many else jax.random.key(seeds[0])
@@ -448,9 +449,13 @@ def pretrain_seeds(
     each = [seed_of(trained, i) for i in range(len(seeds))] if many else [trained]
     keyboards = [keyboard_of(*one) for one in each]
     if run is not None:
-        for keyboard, folder in zip(keyboards, _seed_folders(run.path, seeds), strict=True):
-            keyboard.save(folder)
-        run.finish({name: value.tolist() for name, value in vars(report).items()} if report else {})
+        result = {name: value.tolist() for name, value in vars(report).items()} if report else {}
+        for i, (seed, folder) in enumerate(zip(seeds, _seed_folders(run.path, seeds), strict=True)):
+            own = RunFolder(folder, {**described, "seeds": [seed]}, origin) if many else run
+            keyboards[i].save(folder)
+            if many:
+                own.finish({name: value[i] for name, value in result.items()})
+        run.finish(result)
     return keyboards
 
 

@@ -32,6 +32,7 @@ KEEPS_A_CORE_BUSY = 2**24
 """Multiplications in a hidden layer, from which on seeds learn apart: networks of 256 at batch 256,
 those of the robots, are the smallest for which it was measured."""
 KIND = "keyboards apart"
+KIND_OF_PLAYERS = "players of several seeds"
 
 
 def pretrain_all(
@@ -112,11 +113,18 @@ def compose_all(
 ) -> np.ndarray:
     """Players of `task` on the keyboard in `folder`, one a seed, in `out/seed-N`. Returns those of
     their last evaluations, `(seeds, episodes)`. An interrupted call continues."""
-    asked = (str(out), steps, t_term, preset, facts)
-    cells = [(str(folder), task, share, *asked) for share in _shares(Path(out), seeds)]
-    spread("players", compose_share, cells)
-    results = [read_json(Path(out) / f"seed-{seed}" / "result.json") for seed in seeds]
-    return np.array([result["curve"]["returns"][-1] for result in results])
+    described = {"kind": KIND_OF_PLAYERS, "seeds": seeds, "keyboard": str(folder), "task": task}
+    asked = {"steps": steps, "t_term": t_term, "preset": preset}
+    run = RunFolder(out, {**described, **asked})
+    if not run.is_done:
+        shares = _shares(run.path, seeds)
+        cells = [(str(folder), task, share, str(out), *asked.values(), facts) for share in shares]
+        spread("players", compose_share, cells)
+    results = [read_json(run.path / f"seed-{seed}" / "result.json") for seed in seeds]
+    returns = np.array([result["curve"]["returns"][-1] for result in results])
+    if not run.is_done:
+        run.finish({"seeds": seeds, "task": task, "return_of_each": returns.mean(axis=1).tolist()})
+    return returns
 
 
 def _shares(out: Path, seeds: list[int]) -> list[list[int]]:

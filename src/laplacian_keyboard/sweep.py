@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from laplacian_keyboard.checkpoint import read_json, write_json
+from laplacian_keyboard.files import make_folder
 from laplacian_keyboard.parallel import spread
 from laplacian_keyboard.types import UserError
 
@@ -139,7 +140,7 @@ def run_sweep(sweep: Sweep) -> dict[str, Any]:
     A run that fails leaves its message and does not stop the others, but its stage's successors
     do not begin.
     """
-    Path(sweep.out).mkdir(parents=True, exist_ok=True)
+    make_folder(Path(sweep.out))
     outcome: dict[str, str] = {job.name: FINISHED[1] for job in sweep.jobs if job.is_done}
     for stage in sweep.stages:
         waiting = [job for job in stage if not job.is_done]
@@ -171,7 +172,7 @@ def run_job(job: Job) -> str:
     from laplacian_keyboard import cli
 
     log = Path(f"{job.folder}.log")
-    log.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(log.parent)
     with log.open("a+", encoding="utf-8") as file:
         if not _lock(file):
             return f"another process is working on {job.name}"

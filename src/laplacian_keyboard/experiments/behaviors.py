@@ -8,7 +8,7 @@ import numpy as np
 from laplacian_keyboard.envs.dmc import quantities_from_physics
 from laplacian_keyboard.experiments.robots import Keys, folder_of, keyboards, largest, robot_of
 from laplacian_keyboard.figures import to_png
-from laplacian_keyboard.files import write_atomically
+from laplacian_keyboard.files import make_folder, write_atomically
 from laplacian_keyboard.film import film_strip
 from laplacian_keyboard.keyboard import Keyboard
 from laplacian_keyboard.run_report import film_keys
@@ -26,7 +26,7 @@ def run(
     robot, folder = robot_of(domain, preset, out, dataset=dataset), Path(out) / domain
     cells = [(robot, Keys("laplacian", largest(preset), seed)) for seed in range(seeds)]
     keyboards(cells)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     rows = []
     for seed, cell in enumerate(cells):
         films = film_keys(Keyboard.load(folder_of(*cell)))

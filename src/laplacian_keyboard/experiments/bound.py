@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from laplacian_keyboard import figures, spectral
 from laplacian_keyboard.envs.grid import four_rooms
 from laplacian_keyboard.experiments.eigenvectors import Geometry
-from laplacian_keyboard.files import write_atomically
+from laplacian_keyboard.files import make_folder, write_atomically
 
 GAMMA = 0.95
 TOLERANCE = 1e-7
@@ -25,7 +25,7 @@ def run(preset: str = "cpu", seeds: int = 1, out: str = "runs/bound") -> list[di
     preset nor seeds matter; the figure goes to `out`."""
     geometry = Geometry.of(four_rooms())
     everything = [curves(geometry, name, reward) for name, reward in rewards(geometry).items()]
-    Path(out).mkdir(parents=True, exist_ok=True)
+    make_folder(Path(out))
     write_atomically(Path(out) / "bound.png", figures.to_png(draw(geometry, everything)))
     return [
         {

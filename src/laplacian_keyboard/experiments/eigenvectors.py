@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from laplacian_keyboard import figures, spectral
 from laplacian_keyboard.envs.domains import FOUR_ROOMS_GOAL
 from laplacian_keyboard.envs.grid import GridMap, four_rooms
-from laplacian_keyboard.files import write_atomically
+from laplacian_keyboard.files import make_folder, write_atomically
 
 SHOWN_EIGENVECTORS = (1, 2, 3, 4, 10, 50)
 SHOWN_SIZES = (2, 5, 10, 25, 50)
@@ -25,7 +25,7 @@ def run(
     goal = geometry.grid.cell_number(*FOUR_ROOMS_GOAL)
     reward = (np.arange(geometry.grid.num_states) == goal).astype(float)
     _, errors = reconstruction_errors(geometry, reward, SHOWN_SIZES)
-    Path(out).mkdir(parents=True, exist_ok=True)
+    make_folder(Path(out))
     write_atomically(Path(out) / "eigenvectors.png", figures.to_png(draw(geometry, reward)))
     return [
         {

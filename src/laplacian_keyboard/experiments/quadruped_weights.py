@@ -7,7 +7,7 @@ import numpy as np
 
 from laplacian_keyboard.experiments.robots import Keys, keyboards, largest, robot_of
 from laplacian_keyboard.figures import to_png
-from laplacian_keyboard.files import write_atomically
+from laplacian_keyboard.files import make_folder, write_atomically
 from laplacian_keyboard.run_figures import weight_bars
 
 DOMAIN = "quadruped"
@@ -35,6 +35,6 @@ def run(
                     "share_of_largest": round(float(np.max(np.square(w)) / np.sum(w**2)), 3),
                 }
             )
-    Path(out).mkdir(parents=True, exist_ok=True)
+    make_folder(Path(out))
     write_atomically(Path(out) / "weights.png", to_png(weight_bars(first)))
     return rows
