@@ -287,7 +287,10 @@ def test_a_truncated_file_is_named_and_left_alone(copied, file, command):
         "evaluate {p}/player --task goal --episodes -3",
         "collect four-rooms --steps 0 --out {p}/new",
         "compose {p}/run --task goal --steps 0 --preset smoke --out {p}/new",
+        "compose {p}/run --task goal --t-term 0 --preset smoke --out {p}/new",
         "pretrain {p}/data --k 10 --seeds 0 --preset smoke --out {p}/new",
+        "collect point-maze --steps 9 --num-envs 0 --out {p}/new",
+        "export {p}/run --out {p}/run/config.json/new",
         "collect four-rooms --steps 9 --seed 99999999999999999999 --out {p}/new",
     ],
 )

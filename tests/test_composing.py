@@ -228,6 +228,9 @@ def test_several_seeds_are_shared_out_and_each_is_a_run_of_its_own(keyboard, tmp
     described = [json.loads((path / "config.json").read_text())["settings"] for path in folders]
     assert [each.pop("seed") for each in described] == [3, 4, 5]
     assert described[0] == described[1] == described[2], "one curve with an interval in lk report"
+    together = json.loads((tmp_path / "players" / "result.json").read_text())
+    np.testing.assert_allclose(together["return_of_each"], returns.mean(axis=1))
+    assert (tmp_path / "players" / "done").exists(), "so that a sweep does not run it again"
     monkeypatch.setattr(composing, "learn_players", None)  # what is finished is not repeated
     np.testing.assert_array_equal(compose(), returns)
     monkeypatch.setattr(seeds, "own_cores", lambda: [0, 1, 2])

@@ -17,7 +17,7 @@ import laplacian_keyboard  # noqa: F401  registers the worlds
 from laplacian_keyboard import spectral
 from laplacian_keyboard.envs.domains import grid_goals, jax_world
 from laplacian_keyboard.envs.grid import MOVES, GridMap, GridWorld, four_rooms, maze
-from laplacian_keyboard.envs.gym import JaxVectorEnv
+from laplacian_keyboard.envs.gym import JaxVectorEnv, world_of
 from laplacian_keyboard.types import UserError
 
 UP, RIGHT, DOWN, LEFT = range(4)
@@ -281,3 +281,13 @@ def test_worlds_are_registered_in_either_order_of_imports(imports):
     )
     assert done.returncode == 0, done.stderr
     assert FOUR_ROOMS in done.stdout and "laplacian_keyboard/Grid-v0" in done.stdout
+
+
+def test_a_wrapped_world_is_stepped_as_the_wrapper_says():
+    """Players learn on the world itself, many at once, unless the user has changed it."""
+    made = gymnasium.make("laplacian_keyboard/FourRooms-v0")
+    assert world_of(made) is made.unwrapped.world
+    assert world_of(gymnasium.wrappers.TransformReward(made, lambda reward: -reward)) is None
+    many = JaxVectorEnv(made.unwrapped.world, 2)
+    assert world_of(many) is many.world
+    assert world_of(gymnasium.wrappers.vector.TransformReward(many, lambda reward: -reward)) is None

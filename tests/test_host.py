@@ -8,6 +8,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
 from gymnasium.vector import AutoresetMode
 
+from laplacian_keyboard.envs.domains import make_vector_env, task_named
 from laplacian_keyboard.envs.host import HostVectorEnv, find_reward, make_host
 from laplacian_keyboard.types import Spec, UserError
 
@@ -155,6 +156,7 @@ def test_a_task_from_a_module_rewards_the_true_next_observation(probe, tmp_path,
         ("return 1.0", r"rewards of shape \(\) .* return \(2,\)"),
         ("return obs[:, 0] / 0 - obs[:, 0]", "rewards that are not finite"),
         ("return ['high', 'low']", "rewards that are not numbers"),
+        ("raise KeyError('speed')", "ERROR 2 rows: KeyError: 'speed'"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*encountered in divide")
@@ -162,8 +164,27 @@ def test_odd_rewards_are_errors_that_name_the_task(probe, tmp_path, monkeypatch,
     name = write_task(tmp_path, monkeypatch, f"def odd(obs):\n    {body}\n")
     envs = make_host("test/Probe-v0", 2, f"{name}:odd")
     envs.reset()
-    with pytest.raises(UserError, match=rf"task '{name}:odd' gave {message}"):
+    message = message.replace("ERROR", "failed on") if "ERROR" in message else f"gave {message}"
+    with pytest.raises(UserError, match=rf"task '{name}:odd' {message}"):
         envs.step(np.zeros((2, 4)))
+
+
+@pytest.mark.parametrize(
+    ("domain", "own"),
+    [("cheetah", "run"), ("four-rooms", "goal"), ("point-maze", "goal")],
+)
+def test_every_domain_takes_a_reward_of_the_users_own(tmp_path, monkeypatch, domain, own):
+    name = write_task(tmp_path, monkeypatch, "def third(obs):\n    return 2 * obs[:, 2]\n")
+    envs = make_vector_env(domain, f"{name}:third", 2)
+    seen, _ = envs.reset(seed=0)
+    for _ in range(60):  # past the end of an episode of Four-Rooms
+        envs.action_space.seed(0)
+        obs, reward, terminated, truncated, infos = envs.step(envs.action_space.sample())
+        seen = infos["final_obs"] if (terminated | truncated).any() else obs
+        np.testing.assert_allclose(reward, 2 * seen[:, 2], rtol=1e-6)
+    assert task_named(domain, "env") == own and task_named(domain, f"{name}:third") != own
+    assert f"{name}:third" in repr(envs), "a run folder tells tasks apart by it"
+    assert repr(make_vector_env(domain, "env", 2)) == repr(make_vector_env(domain, own, 2))
 
 
 @pytest.mark.parametrize(

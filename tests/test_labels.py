@@ -73,6 +73,9 @@ def test_grid_goals_are_labelled_from_observations(tmp_path):
     rewards = labels.relabel(data, "goal:3,3")
     at_goal = (data.observation[:, 3] == 1) & (data.observation[:, 13 + 3] == 1)
     np.testing.assert_array_equal(rewards, at_goal.astype(np.float32))
+    own = labels.relabel(data, "goal")
+    assert own.any()
+    np.testing.assert_array_equal(labels.relabel(data, "env"), own)
     assert labels.tasks_of(data) == ("goal",)
     with pytest.raises(UserError, match="unknown task"):
         labels.relabel(data, "fly")

@@ -236,6 +236,7 @@ def zero_shot(
     method: str | None = None,
     episodes: int = 20,
     seed: int = 0,
+    out: str | None = None,
     json: bool = False,
 ) -> None:
     """Infer a task's chord from rewards on states, and evaluate it.
@@ -248,10 +249,9 @@ def zero_shot(
             eigenvectors more; by default the one that suits the basis.
         episodes: Episodes to evaluate.
         seed: Seed of the evaluation.
+        out: Folder to keep the figures in, as result.json.
         json: Print one JSON object as the last line.
     """
-    from laplacian_keyboard.envs.domains import make_vector_env
-    from laplacian_keyboard.evaluate import episode_returns, summary
     from laplacian_keyboard.keyboard import Chord, Keyboard
     from laplacian_keyboard.zero_shot import Method
 
@@ -259,24 +259,49 @@ def zero_shot(
         raise UserError(f"unknown method {method!r}; known methods: {', '.join(get_args(Method))}")
     began = time.monotonic()
     keyboard = Keyboard.load(run)
+    domain = _domain_of(keyboard, run)
     inference = _infer(keyboard, task, method)
-    env = make_vector_env(keyboard.config.domain, task, _copies(episodes))
-    returns, _ = episode_returns(env, Chord(keyboard, inference.w), episodes, seed=seed)
-    result = summary(task, returns, time.monotonic() - began)
+    chord = Chord(keyboard, inference.w)
+    result = _evaluated(domain, chord, task, episodes, seed, began)
     result["w"] = [round(float(x), 6) for x in inference.w]
     result["outside_span"] = float(inference.residual)
     if not json:
         _print_evaluation(result)
         print(f"outside the span: {100 * result['outside_span']:.0f} % of the reward's variance")
-    _finish(result, json)
+    _finish(result, json, out)
+
+
+def _domain_of(found: Any, run: str) -> str:
+    """The domain of a keyboard, or of what has a config like it, in the folder `run`."""
+    if not found.config.domain:
+        raise UserError(
+            f"{run} does not say which domain it was trained for: give lk.save_dataset a domain, "
+            "or use lk.compose and the keyboard itself in Python"
+        )
+    return found.config.domain
+
+
+def _evaluated(
+    domain: str, agent: Any, task: str, episodes: int, seed: int, began: float
+) -> dict[str, Any]:
+    """The figures of an evaluation."""
+    from laplacian_keyboard.envs.domains import make_vector_env
+    from laplacian_keyboard.evaluate import episode_returns, summary
+    from laplacian_keyboard.log import progress
+
+    env = make_vector_env(domain, task, _copies(episodes))
+    with progress("evaluate", max(episodes, 1)) as bar:
+        returns, _ = episode_returns(env, agent, episodes, seed=seed, bar=bar)
+    return summary(task, returns, time.monotonic() - began)
 
 
 def _infer(keyboard: Any, task: str, method: Any = None) -> Any:
     """A task's chord: from every state where all are known, else from those the keyboard keeps."""
-    from laplacian_keyboard.envs.domains import is_grid, jax_world
+    from laplacian_keyboard.envs.domains import is_function, is_grid, jax_world, task_named
 
-    if is_grid(domain := keyboard.config.domain):
-        world = jax_world(domain, task)
+    domain = keyboard.config.domain
+    if is_grid(domain) and not is_function(task):
+        world = jax_world(domain, task_named(domain, task))
         return keyboard.inference(world.observations, world.reward, method)
     return keyboard.infer_task(task, method)
 
@@ -309,7 +334,7 @@ def compose(
         json: Print one JSON object as the last line.
     """
     from laplacian_keyboard import composing
-    from laplacian_keyboard.envs.domains import make_vector_env
+    from laplacian_keyboard.envs.domains import is_function, make_vector_env
     from laplacian_keyboard.evaluate import episode_returns, summary
     from laplacian_keyboard.host_loop import EVALUATE_EPISODES
     from laplacian_keyboard.keyboard import Chord, Keyboard
@@ -322,7 +347,7 @@ def compose(
     if not domain:
         raise UserError(f"{run} does not say which domain it was trained for; use lk.compose")
     out = out or f"runs/{_file_name(f'{domain}-{task}-{seed}')}"
-    in_scan = config.spec.discrete and not domain.startswith("gym:")
+    in_scan = config.spec.discrete and not domain.startswith("gym:") and not is_function(task)
     if seeds < 1:
         raise UserError(f"--seeds must be at least 1, not {seeds}")
     if seeds > 1 and in_scan:
@@ -489,6 +514,7 @@ def evaluate(
     episodes: int = 20,
     video: str | None = None,
     seed: int = 0,
+    out: str | None = None,
     json: bool = False,
 ) -> None:
     """Evaluate a run: its player, or the zero-shot chord of its keyboard.
@@ -499,11 +525,10 @@ def evaluate(
         episodes: Episodes to evaluate.
         video: Also write one episode as FILE.gif or FILE.mp4 (the latter with the extra video).
         seed: Seed of the evaluation.
+        out: Folder to keep the figures in, as result.json.
         json: Print one JSON object as the last line.
     """
     from laplacian_keyboard import film
-    from laplacian_keyboard.envs.domains import make_vector_env
-    from laplacian_keyboard.evaluate import episode_returns, summary
     from laplacian_keyboard.flat import AGENT_FILE, FlatAgent
     from laplacian_keyboard.keyboard import Chord, Keyboard, Player, load
 
@@ -512,10 +537,8 @@ def evaluate(
         film.check_video(video)
     found = FlatAgent.load(run) if (Path(run) / AGENT_FILE).exists() else load(run)
     agent = Chord(found, _infer(found, task).w) if isinstance(found, Keyboard) else found
-    domain = (found.keyboard if isinstance(found, Player) else found).config.domain
-    env = make_vector_env(domain, task, _copies(episodes))
-    returns, _ = episode_returns(env, agent, episodes, seed=seed)
-    result = summary(task, returns, time.monotonic() - began)
+    domain = _domain_of(found.keyboard if isinstance(found, Player) else found, run)
+    result = _evaluated(domain, agent, task, episodes, seed, began)
     if video is not None:
         if isinstance(agent, Player):
             agent.reset()
@@ -524,7 +547,7 @@ def evaluate(
         result["video"] = video
     if not json:
         _print_evaluation(result)
-    _finish(result, json)
+    _finish(result, json, out)
 
 
 def play(run: RunOrName = None, port: int = 8012, host: str = "127.0.0.1") -> None:
@@ -608,8 +631,9 @@ def reproduce(
             told.
         json: Print one JSON object as the last line.
     """
-    from laplacian_keyboard.checkpoint import write_json
+    from laplacian_keyboard.checkpoint import command, write_json
     from laplacian_keyboard.experiments import EXPERIMENTS, load_experiment
+    from laplacian_keyboard.files import make_folder
     from laplacian_keyboard.folder_report import TABLE_FILE
     from laplacian_keyboard.presets import require_known
 
@@ -630,9 +654,9 @@ def reproduce(
     with _spreading(ray, cpus=cpus, gpus=gpus, retries=retries):
         rows = run(preset=preset, seeds=seeds, out=str(Path(out) / name), **options)
     result = {"experiment": name, "preset": preset, **options, "rows": rows}
-    command, folder = " ".join(["lk", *sys.argv[1:]]), Path(out) / name / options.get("domain", "")
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / TABLE_FILE, result | {"command": command})
+    folder = Path(out) / name / options.get("domain", "")
+    make_folder(folder)
+    write_json(folder / TABLE_FILE, result | {"command": command()})
     if not json:
         _print_rows(rows)
     _finish(result, json)
@@ -667,9 +691,12 @@ def sweep(
 
     described = read_sweep(file)
     if dry_run:
-        for job in described.jobs:
-            print(f"{'done   ' if job.is_done else 'to do  '} lk {' '.join(job.arguments)}")
-        return
+        commands = {"lk " + " ".join(job.arguments): job.is_done for job in described.jobs}
+        if not json:
+            for command, is_done in commands.items():
+                print(f"{'done   ' if is_done else 'to do  '} {command}")
+        jobs = [{"command": command, "done": is_done} for command, is_done in commands.items()]
+        return _finish({"runs": jobs}, json)
     with _spreading(ray, workers=workers, cpus=cpus, gpus=gpus, retries=retries):
         result = run_sweep(described)
     if not json:
@@ -700,16 +727,21 @@ def _spreading(
     return on_cluster(address, **given)
 
 
-def report(folder: Annotated[str, _POSITIONAL, tyro.conf.arg(metavar="DIR")]) -> None:
+def report(
+    folder: Annotated[str, _POSITIONAL, tyro.conf.arg(metavar="DIR")], json: bool = False
+) -> None:
     """Write one page with the tables and learning curves of every run below a folder.
 
     Args:
         folder: A folder of runs, such as runs; report.html and report.md are written into it.
+        json: Print one JSON object as the last line.
     """
     from laplacian_keyboard.folder_report import write_folder_report
 
     page, markdown = write_folder_report(folder)
-    print(f"{page}\n{markdown}")
+    if not json:
+        print(f"{page}\n{markdown}")
+    _finish({"html": str(page), "markdown": str(markdown)}, json)
 
 
 def bench(name: Name = "envs", json: bool = False) -> None:
@@ -778,10 +810,15 @@ def _copies(episodes: int) -> int:
     return max(1, min(episodes, 100))
 
 
-def _finish(result: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        from laplacian_keyboard.checkpoint import to_json
+def _finish(result: dict[str, Any], as_json: bool, out: str | None = None) -> None:
+    """Keep a command's result in the folder `out`, if there is one, and print it if wanted."""
+    from laplacian_keyboard.checkpoint import to_json, write_json
+    from laplacian_keyboard.files import make_folder
 
+    if out is not None:
+        make_folder(Path(out))
+        write_json(Path(out) / "result.json", result)
+    if as_json:
         print(to_json(result))
 
 

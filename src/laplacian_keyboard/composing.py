@@ -22,7 +22,7 @@ from laplacian_keyboard import player as playing
 from laplacian_keyboard import presets
 from laplacian_keyboard.checkpoint import RunFolder, fingerprint
 from laplacian_keyboard.data.replay import Replay
-from laplacian_keyboard.envs.gym import JaxVectorEnv
+from laplacian_keyboard.envs.gym import JaxVectorEnv, world_of
 from laplacian_keyboard.envs.host import as_vector, spec_of
 from laplacian_keyboard.host_loop import Curve, Table, empty_replay, learn_players
 from laplacian_keyboard.keyboard import (
@@ -250,9 +250,9 @@ def compose(
     `evaluate_in`. `facts` join the run's result. With a folder `out`, an interrupted call continues
     and a finished one loads.
     """
-    world = getattr(env.unwrapped, "world", None)
+    world = world_of(env)
     env = as_vector(env) if world is None else JaxVectorEnv(world, getattr(env, "num_envs", 1))
-    spec = spec_of(env)
+    place, spec = str(env) if world is None else fingerprint(world), spec_of(env)
     if not spec.discrete:
         world = None  # stepping such worlds costs little beside the updates
     if spec != keyboard.config.spec:
@@ -263,8 +263,8 @@ def compose(
     config, steps = _asked_for(settings, steps, t_term)
     run = None
     if out is not None:
-        place = str(env) if world is None else fingerprint(world)
-        run = RunFolder(out, _described(keyboard, config, place, steps, seed))
+        described = _described(keyboard, config, place, steps, seed)
+        run = RunFolder(out, described, _origin(keyboard, preset, facts))
         if run.is_done:
             return Player.load(run.path)
     if world is not None:
@@ -326,7 +326,8 @@ def compose_side_by_side(
     world = f"{keyboard.config.domain}, {task}"  # not the environment, which says how many it is
     described = _described(keyboard, config, world, steps, seeds[0])
     together = {**described, "kind": "players side by side", "seeds": seeds}
-    run = RunFolder(Path(out) / f"{SIDE_BY_SIDE}{seeds[0]}", together)
+    origin = _origin(keyboard, preset, {"task": task})
+    run = RunFolder(Path(out) / f"{SIDE_BY_SIDE}{seeds[0]}", together, origin)
     if run.is_done:
         return
     actors, curves = learn_players(
@@ -339,7 +340,7 @@ def compose_side_by_side(
         run=run,
     )
     for seed, actor, curve in zip(seeds, actors, curves, strict=True):
-        own = RunFolder(Path(out) / f"seed-{seed}", {**described, "seed": seed})
+        own = RunFolder(Path(out) / f"seed-{seed}", {**described, "seed": seed}, origin)
         Player(keyboard, config, actor).save(own.path)
         own.finish({"steps": steps, "task": task, **(facts or {}), **_learned(curve)})
     run.finish({"seeds": seeds})
@@ -351,6 +352,8 @@ def _asked_for(
     """The player's settings, and the steps it learns for: the preset's, or what was asked for."""
     config = settings.player
     if t_term is not None:
+        if t_term < 1:
+            raise UserError(f"t_term must be at least 1, not {t_term}")
         config = dataclasses.replace(config, t_term=t_term)
     steps = settings.player_steps if steps is None else steps
     if steps < 1:
@@ -371,6 +374,12 @@ def _described(
         "world": world,
         **dataclasses.asdict(config),
     }
+
+
+def _origin(keyboard: Keyboard, preset: str, facts: dict[str, Any] | None) -> dict[str, Any]:
+    """What names the settings of a player's run."""
+    named = {"preset": preset, "domain": keyboard.config.domain, "task": (facts or {}).get("task")}
+    return {name: value for name, value in named.items() if value}
 
 
 def _learned(curve: Curve) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 import numpy as np
 from gymnasium.vector import VectorEnv
 
+from laplacian_keyboard.log import Bar, silent
 from laplacian_keyboard.stats import mean_interval
 from laplacian_keyboard.types import UserError
 
@@ -18,7 +19,7 @@ class Agent(Protocol):
 
 
 def episode_returns(
-    env: VectorEnv, agent: Agent, episodes: int, *, seed: int
+    env: VectorEnv, agent: Agent, episodes: int, *, seed: int, bar: Bar = silent
 ) -> tuple[np.ndarray, np.ndarray]:
     """Undiscounted returns and lengths of `episodes` episodes, at least that many.
 
@@ -42,6 +43,8 @@ def episode_returns(
                 returns[i].append(float(running[i]))
                 lengths[i].append(int(length[i]))
             running[i], length[i] = 0.0, 0
+        if first.any():
+            bar(min(sum(map(len, returns)), episodes))
     return np.array(returns).ravel(), np.array(lengths).ravel()
 
 

@@ -147,6 +147,8 @@ def gather(
             raise UserError(f"unknown explorer {name!r}; known explorers: {', '.join(EXPLORERS)}")
     if steps < 1:
         raise UserError(f"steps must be at least 1, not {steps}")
+    if num_envs < 1:
+        raise UserError(f"num_envs is {num_envs}: it must be at least 1")
     env = make_env(num_envs)
     spec = spec_of(env)
     if spec.discrete and names != ["random"]:

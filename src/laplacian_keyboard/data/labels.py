@@ -15,10 +15,12 @@ from laplacian_keyboard.envs.domains import (
     DMC,
     grid_goals,
     grid_map,
+    is_function,
     is_grid,
     is_point_maze,
     point_maze_goal,
     point_maze_map,
+    task_named,
 )
 from laplacian_keyboard.envs.host import find_reward
 from laplacian_keyboard.types import UserError
@@ -72,13 +74,17 @@ def tasks_of(dataset: Dataset) -> tuple[str, ...]:
 def relabel(dataset: Dataset, task: str, rows: np.ndarray | None = None) -> np.ndarray:
     """Rewards `(n,)` for being in the states of `rows` (None: all), for any task of the domain.
 
-    `env` is the reward the environment gave when the data were collected, `module:function` a
-    function of your own of the observations.
+    `env` is the reward that robots and Gymnasium's environments gave when the data were collected,
+    and in worlds of ours their first task; `module:function` is a function of your own of the
+    observations.
     """
     rows = np.arange(len(dataset.observation)) if rows is None else rows
     domain = dataset.domain or ""
-    if task == "env":
+    if task == "env" and (domain in DMC or task_named(domain, task) == "env"):
         return np.asarray(dataset.reward[rows], np.float32).reshape(-1)
+    if is_function(task):
+        return find_reward(task)(np.asarray(dataset.observation[rows], np.float32))
+    task = task_named(domain, task) or task
     if is_grid(domain):
         return _grid_labels(dataset, domain, task, rows)
     if is_point_maze(domain):
@@ -86,8 +92,6 @@ def relabel(dataset: Dataset, task: str, rows: np.ndarray | None = None) -> np.n
     if domain == "item-collector":
         counts = _physics(dataset, domain, rows)
         return np.asarray(item_collector.label_inventory(counts, task), np.float32)
-    if ":" in task:
-        return find_reward(task)(np.asarray(dataset.observation[rows], np.float32))
     if domain not in DMC:
         raise UserError(
             f"{domain or dataset.path} has no task {task!r}; use env or module:function"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from gymnasium.vector import VectorEnv
 
-from laplacian_keyboard.envs import item_collector, point_maze
+from laplacian_keyboard.envs import item_collector, point_maze, tasks
 from laplacian_keyboard.envs.grid import GridMap, GridWorld, four_rooms
 from laplacian_keyboard.envs.gym import JaxVectorEnv
 from laplacian_keyboard.envs.item_collector import ItemCollector
@@ -74,10 +74,34 @@ def is_grid(domain: str) -> bool:
     return domain == "four-rooms" or domain.startswith("grid:")
 
 
+def is_function(task: str | None) -> bool:
+    """Whether a task is `module:function`, a reward of the user's own."""
+    if task is None or task.startswith("goal:") or task in item_collector.TASKS:
+        return False
+    return ":" in task
+
+
+def task_named(domain: str, task: str | None) -> str | None:
+    """A task by the domain's own name for it: `env` is the first of its tasks. In Gymnasium's
+    environments it stays `env`."""
+    if task != "env" or domain.startswith("gym:") or not domain:
+        return task
+    if domain in DMC:
+        return tasks.tasks_of(domain)[0]
+    return item_collector.TASKS[0] if domain == "item-collector" else "goal"
+
+
 def make_vector_env(domain: str, task: str | None, num_envs: int) -> VectorEnv:
     """Many environments of a domain; with no task any of its rewards is given, to be ignored."""
+    if num_envs < 1:
+        raise UserError(f"num_envs is {num_envs}: it must be at least 1")
+    task = task_named(domain, task)
+    if task and is_function(task) and not domain.startswith("gym:"):
+        from laplacian_keyboard.envs.host import HostVectorEnv
+
+        return HostVectorEnv(domain, num_envs, task, envs=make_vector_env(domain, None, num_envs))
     if domain in DMC:
-        from laplacian_keyboard.envs import dmc, tasks
+        from laplacian_keyboard.envs import dmc
 
         return dmc.DmcVectorEnv(domain, task or tasks.tasks_of(domain)[0], num_envs)
     if domain.startswith("gym:"):

@@ -8,9 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
+from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 
 from laplacian_keyboard.envs.grid import GridMap, GridWorld, four_rooms
 from laplacian_keyboard.types import Spec, UserError, World
+
+
+def world_of(env: Any) -> World | None:
+    """The pure-JAX world that an environment of this module steps, unless a wrapper of the user's
+    may have changed it; those that `gymnasium.make` adds change nothing."""
+    while isinstance(env, OrderEnforcing | PassiveEnvChecker):
+        env = env.env
+    return env.world if isinstance(env, JaxEnv | JaxVectorEnv) else None
 
 
 def spaces_of(spec: Spec) -> tuple[gymnasium.Space, gymnasium.Space]:

@@ -29,7 +29,7 @@ Reward = Callable[[NDArray[np.float32]], NDArray[np.float64]]
 
 def make_host(env_id: str, num_envs: int = 1, task: str = "env") -> "HostVectorEnv":
     """`num_envs` copies of a Gymnasium environment; `task` is `env` or `module:function`."""
-    return HostVectorEnv(env_id, num_envs, reward=None if task == "env" else find_reward(task))
+    return HostVectorEnv(env_id, num_envs, task)
 
 
 def spec_of(env: VectorEnv) -> Spec:
@@ -58,7 +58,8 @@ def as_vector(env: gymnasium.Env | VectorEnv) -> VectorEnv:
 
 
 class HostVectorEnv(VectorEnv):
-    """Copies of a Gymnasium environment, stepped one after the other.
+    """Copies of a Gymnasium environment, stepped one after the other, with the reward of a task:
+    `env`, their own, or `module:function`.
 
     The step that ends an episode also resets it: it returns the new episode's first observation,
     while `infos["final_obs"]` holds the true next observation of every copy and the mask
@@ -71,14 +72,14 @@ class HostVectorEnv(VectorEnv):
         self,
         env_id: str,
         num_envs: int = 1,
+        task: str = "env",
         *,
-        reward: Reward | None = None,
         envs: VectorEnv | None = None,
     ):
         if num_envs < 1:
             raise UserError(f"num_envs is {num_envs}: it must be at least 1")
-        self.env_id, self.num_envs = env_id, num_envs
-        self._reward = reward
+        self.env_id, self.num_envs, self.task = env_id, num_envs, task
+        self._reward = None if task == "env" else find_reward(task)
         self._envs = _make_copies(env_id, num_envs) if envs is None else envs
         try:
             self._spec = _spec_of(self._envs, env_id)
@@ -95,7 +96,8 @@ class HostVectorEnv(VectorEnv):
         return self._spec
 
     def __repr__(self) -> str:  # Gymnasium's own reads an EnvSpec
-        return f"HostVectorEnv({self.env_id}, num_envs={self.num_envs})"
+        task = "" if self.task == "env" else f", {self.task}"
+        return f"HostVectorEnv({self.env_id}{task}, num_envs={self.num_envs})"
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
@@ -200,7 +202,11 @@ def find_reward(task: str) -> Reward:
     def reward(next_obs: NDArray[np.float32]) -> NDArray[np.float64]:
         # A copy, since the function may change its argument.
         rows = next_obs.reshape(-1, next_obs.shape[-1]).copy()
-        result = function(rows)
+        try:
+            result = function(rows)
+        except Exception as error:  # whatever the user's function raises
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise UserError(f"task {task!r} failed on {len(rows)} rows: {reason}") from error
         try:
             rewards = np.asarray(result, np.float64)
         except (TypeError, ValueError) as error:
