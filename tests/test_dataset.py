@@ -27,7 +27,7 @@ from laplacian_keyboard.data.dataset import Dataset, copy_dataset, describe, loa
 from laplacian_keyboard.data.exorl import EpisodeWriter, list_episodes, read_episode
 from laplacian_keyboard.types import UserError
 
-DESCRIPTION = {"domain": "cheetah", "explorer": "babble", "seed": 3, "mujoco_version": "3.17.0"}
+DESCRIPTION = {"domain": "cheetah", "explorer": "babble", "seed": 3, "mujoco": "3.17.0"}
 
 
 def make_arrays(number: int, steps: int, *, discrete: bool = False) -> dict[str, np.ndarray]:

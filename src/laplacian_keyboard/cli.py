@@ -181,6 +181,7 @@ def pretrain(
     preset: str = "cpu",
     seed: int = 0,
     seeds: int = 1,
+    max_episodes: int | None = None,
     memory: float | None = None,
     shard_batch: bool = False,
     json: bool = False,
@@ -197,6 +198,7 @@ def pretrain(
         seed: First seed.
         seeds: Number of seeds; each keyboard goes to OUT/seed-N. They are trained in one program,
             split over several devices, or in processes with a core each, whichever is faster.
+        max_episodes: Use the first episodes only, as the paper does of ExORL's (5,000 of 10,000).
         memory: Gigabytes for the data of training; of a larger dataset a window of this size moves
             over it. By default a quarter of the memory of the machine, or of its accelerator.
         shard_batch: Split every batch of a single seed over all devices.
@@ -214,14 +216,19 @@ def pretrain(
     settings = {"k": k, "basis": basis, "preset": preset, "out": out, "memory": memory}
     if seeds == 1:
         pretrain_one(
-            load_dataset(dataset), seed=seed, shard_batch=shard_batch, quiet=False, **settings
+            load_dataset(dataset, max_episodes=max_episodes),
+            seed=seed,
+            shard_batch=shard_batch,
+            quiet=False,
+            **settings,
         )
     elif shard_batch:
         raise UserError(
             "--shard-batch is for a single seed; several are split over devices as it is"
         )
     else:
-        pretrain_all(dataset, seeds=list(range(seed, seed + seeds)), **settings)
+        all_seeds = list(range(seed, seed + seeds))
+        pretrain_all(dataset, seeds=all_seeds, max_episodes=max_episodes, **settings)
     result = {"k": k, **read_json(Path(out) / "result.json")}
     result["seconds"] = round(time.monotonic() - began, 1)
     report = write_report(out)
@@ -606,6 +613,7 @@ def reproduce(
     seeds: int = 3,
     domain: str = "",
     dataset: str = "",
+    explorer: str = "",
     sizes: tuple[int, ...] = (),
     out: str = "runs",
     ray: str | None = None,
@@ -622,6 +630,7 @@ def reproduce(
         seeds: Number of seeds.
         domain: The domain of experiments that have several: cheetah, walker or quadruped.
         dataset: Folder of a dataset to use instead of collecting one, where an experiment can.
+        explorer: Who collects it, where an experiment can choose: one of lk collect's explorers.
         sizes: Numbers of keys to compare instead of the preset's, where an experiment does.
         out: Folder for what the experiment keeps; finished parts in it are not repeated.
         ray: Run on a Ray cluster: its address HOST:PORT, or auto for the one of this machine.
@@ -644,7 +653,12 @@ def reproduce(
                 print(f"{experiment:<20} {what}")
         return _finish(result, json)
     run = load_experiment(name).run
-    given: dict[str, Any] = {"domain": domain, "dataset": dataset, "sizes": sizes}
+    given: dict[str, Any] = {"domain": domain, "dataset": dataset, "explorer": explorer}
+    given["sizes"] = sizes
+    if dataset and explorer:
+        raise UserError(
+            "--explorer is for data still to collect, --dataset for data that are there"
+        )
     options = {key: value for key, value in given.items() if value}
     for key in options.keys() - inspect.signature(run).parameters.keys():
         raise UserError(f"the experiment {name} has no --{key}")

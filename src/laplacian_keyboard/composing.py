@@ -274,7 +274,7 @@ def compose(
             world,
             steps=steps,
             num_envs=settings.player_envs,
-            num_updates=settings.player_updates,
+            num_updates=updates_of(settings, config),
             key=jax.random.key(seed),
             run=run,
             evaluate=evaluate,
@@ -359,6 +359,11 @@ def _asked_for(
     if steps < 1:
         raise UserError(f"steps must be at least 1, not {steps}")
     return config, steps
+
+
+def updates_of(settings: presets.Settings, config: playing.Config) -> int:
+    """Gradient steps for every choice: as many a step as with the preset's own horizon."""
+    return max(1, round(settings.player_updates * config.t_term / settings.player.t_term))
 
 
 def _described(

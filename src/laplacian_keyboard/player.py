@@ -39,7 +39,7 @@ State = core.State
 
 @dataclass(frozen=True)
 class Config:
-    """The player's settings. Defaults: the paper's first table."""
+    """The player's settings. Defaults: the paper's Table 3."""
 
     t_term: int = 5
     """Steps a behavior runs before the player chooses again (paper)."""

@@ -35,6 +35,8 @@ class Settings:
     """Environments the player learns in at once."""
     player_updates: int
     """Gradient steps for every choice of chords in all of them."""
+    inference_states: int = 10_000
+    """States a keyboard keeps, from which tasks are inferred: N of the paper's tables."""
 
 
 def require_known(name: str) -> None:
@@ -55,7 +57,9 @@ def settings(
     found = table[name](k)
     if basis == "laplacian":
         return found
-    return (_authors_basis if name == "paper" else _small_basis)(found, basis)
+    if name != "paper":
+        return _small_basis(found, basis)
+    return _authors_basis(found, basis, domain)
 
 
 def flat(name: str) -> tuple[player.Config, int]:
@@ -123,13 +127,17 @@ def _small_basis(settings: Settings, name: str) -> Settings:
     )
 
 
-def _authors_basis(settings: Settings, name: str) -> Settings:
-    """Another basis with the settings of its authors."""
+def _authors_basis(settings: Settings, name: str, domain: str) -> Settings:
+    """Another basis with the settings of its authors; forward-backward with those of metamotivo,
+    as in the paper."""
     basis = registry.basis_module(name).Config(settings.basis.k)
     if name == "random":
         return dataclasses.replace(settings, basis=basis, basis_steps=0)
+    if isinstance(basis, hilp.Config) and domain == "walker":
+        basis = dataclasses.replace(basis, gamma=0.96)
     if name != "fb":
         return dataclasses.replace(settings, basis=basis)
+    basis = dataclasses.replace(basis, hidden=(256, 256), orthonormality=0.5, target_rule="mean")
     successor = settings.successor
     if isinstance(successor, continuous.Config):
         successor = forward_backward.REFERENCE
@@ -202,8 +210,9 @@ def _cpu(k: int) -> Settings:
 
 
 def _paper(k: int) -> Settings:
-    """The paper's table for discrete actions (its second, for Item-Collector); what it leaves open
-    is filled with the reference implementations' values."""
+    """The paper's Table 4, Item-Collector: every value here but `normalise` and the number of
+    environments. The defaults of the configs fill what it leaves open with the values of the
+    implementations it follows, and say where they are ours (docs/method.md)."""
     return Settings(
         normalise=False,
         basis=laplacian.Config(k=k, pair_discount=0.1, step_size=1e-4),
@@ -228,7 +237,15 @@ def _paper(k: int) -> Settings:
         player_steps=500_000,
         player_envs=1,
         player_updates=5,
+        inference_states=50_000,
     )
+
+
+def _rooms_paper(k: int) -> Settings:
+    """Four-Rooms, of which the paper says no more than the horizon of its stitching figure."""
+    items = _paper(k)
+    player = dataclasses.replace(items.player, t_term=6)
+    return dataclasses.replace(items, player=player, player_updates=6, inference_states=10_000)
 
 
 def _items_smoke(k: int) -> Settings:
@@ -382,18 +399,41 @@ def _maze_cpu(k: int) -> Settings:
 
 
 def _continuous_paper(k: int) -> Settings:
-    """The paper's table for DeepMind Control; what it leaves open is filled with the values of the
-    implementations it follows. The defaults of the configs are these."""
+    """The paper's Table 3, DeepMind Control: every value here but `normalise`, `policy_noise` of
+    the player and the number of environments. The defaults of the configs fill what it leaves open
+    with the values of the implementations it follows, and say where they are ours
+    (docs/method.md)."""
     return Settings(
         normalise=True,
         basis=laplacian.Config(k=k, pair_discount=0.5, step_size=1e-4),
         basis_steps=1_000_000,
-        successor=continuous.Config(),
+        successor=continuous.Config(
+            max_grad_norm=0.001,
+            tau=0.001,
+            policy_delay=1,
+            policy_noise=0.0,
+            actor_step_size=1e-4,
+            critic_step_size=1e-3,
+            gamma=0.98,
+        ),
         successor_steps=1_000_000,
-        player=player.Config(),
+        player=player.Config(
+            t_term=5,
+            gamma=0.98,
+            td3=td3.Config(
+                batch_size=16,
+                actor_step_size=1e-4,
+                critic_step_size=1e-3,
+                tau=0.01,
+                policy_delay=5,
+                policy_noise=0.0,
+                exploration_noise=0.01,
+            ),
+        ),
         player_steps=200_000,
         player_envs=1,
         player_updates=5,
+        inference_states=10_000,
     )
 
 
@@ -404,6 +444,7 @@ _CONTINUOUS: dict[str, Callable[[int], Settings]] = {
     "paper": _continuous_paper,
 }
 _OF_DOMAIN: dict[str, dict[str, Callable[[int], Settings]]] = {
+    "four-rooms": {**_DISCRETE, "paper": _rooms_paper},
     "item-collector": {"smoke": _items_smoke, "cpu": _items_cpu, "paper": _paper},
     "point-maze": {**_CONTINUOUS, "cpu": _maze_cpu},
     "quadruped": {**_CONTINUOUS, "cpu": _quadruped_cpu},

@@ -427,7 +427,7 @@ def pretrain_seeds(
         seeds=len(seeds),
         shard_batch=shard_batch,
     )
-    states = sample_states(dataset)
+    states = sample_states(dataset, settings.inference_states)
 
     def keyboard_of(encoder: Any, behaviors: Any) -> Keyboard:
         return Keyboard(config, KeyboardParams(inputs, encoder, behaviors), states)

@@ -43,10 +43,11 @@ def pretrain_all(
     out: str | Path,
     basis: str = "laplacian",
     preset: str = "cpu",
+    max_episodes: int | None = None,
     memory: float | None = None,
 ) -> None:
-    """Keyboards of the dataset in `folder`, one a seed, in `out/seed-N`. An interrupted call
-    continues, in the way it began."""
+    """Keyboards of the dataset in `folder`, or of its first episodes, one a seed, in `out/seed-N`.
+    An interrupted call continues, in the way it began."""
     config = Path(out) / "config.json"
     if config.exists():
         apart = read_json(config).get("settings", {}).get("kind") == KIND
@@ -54,7 +55,7 @@ def pretrain_all(
         apart = learn_faster_apart(folder, k, basis, preset)
     if not apart:
         pretrain_seeds(
-            load_dataset(folder),
+            load_dataset(folder, max_episodes=max_episodes),
             k=k,
             seeds=seeds,
             basis=basis,
@@ -65,13 +66,15 @@ def pretrain_all(
         )
         return
     described = {"kind": KIND, "seeds": seeds, "k": k, "basis_name": basis, "preset": preset}
+    if max_episodes is not None:
+        described["max_episodes"] = max_episodes
     run = RunFolder(out, {**described, "dataset": str(folder)})
     if run.is_done:
         return
     workers = min(len(own_cores()), len(seeds))
     share = (default_memory() / 1e9 if memory is None else memory) / workers
     cells = [
-        (str(folder), k, basis, preset, seed, str(run.path / f"seed-{seed}"), share)
+        (str(folder), k, basis, preset, seed, str(run.path / f"seed-{seed}"), share, max_episodes)
         for seed in seeds
     ]
     results = spread("keyboards", pretrain_one, cells)
@@ -91,12 +94,18 @@ def learn_faster_apart(folder: str | Path, k: int, basis: str, preset: str) -> b
 
 
 def pretrain_one(
-    folder: str, k: int, basis: str, preset: str, seed: int, out: str, memory: float
+    folder: str,
+    k: int,
+    basis: str,
+    preset: str,
+    seed: int,
+    out: str,
+    memory: float,
+    max_episodes: int | None,
 ) -> dict[str, Any]:
     """One of the keyboards that learn apart; returns what its run found."""
-    pretrain(
-        load_dataset(folder), k=k, basis=basis, preset=preset, seed=seed, out=out, memory=memory
-    )
+    data = load_dataset(folder, max_episodes=max_episodes)
+    pretrain(data, k=k, basis=basis, preset=preset, seed=seed, out=out, memory=memory)
     return read_json(Path(out) / "result.json")
 
 

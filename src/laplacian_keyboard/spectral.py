@@ -6,7 +6,7 @@
     f~ = E^T f,  f_k = E_k E_k^T f                 `fourier`, `reconstruct`
     |f|_G^2 = 1/2 sum_ij P_ij (f_i - f_j)^2        `graph_norm` (eq. 1)
     |v* - v*_k|_inf <= |r - r_k|_inf / (1-gamma) <= |r|_G / ((1-gamma) sqrt(lambda_k))
-                                                   `value_bounds` (theorem 3.1, eqs. 12 and 13)
+                                                   `value_bounds` (theorem 3.1, eqs. 23 and 24)
     psi(s, a) = E[phi(s') + gamma psi(s', pi(s'))] `successor_features` (eqs. 3 and 4)
 
 Dynamics `p` are given in one of two forms: a table of next states `(s, a)` of integers for a

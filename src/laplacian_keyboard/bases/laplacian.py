@@ -7,7 +7,7 @@ never the other way round, so that the solution is the eigenvectors and not a ro
     loop:
       s, s+ ~ pairs a geometric number of steps apart;  n1, n2 ~ other states
       E1 = tril(mean n1: u(n1) [[u(n1)]]^T - I),  E2 likewise;  E = (E1 + E2) / 2
-      loss = sum_i mean (u_i(s) - u_i(s+))^2 + sum beta * E + b * sum Q        (eq. 15)
+      loss = sum_i mean (u_i(s) - u_i(s+))^2 + sum beta * E + b * sum Q        (eq. 25)
       beta <- beta + rate * E;  b <- b + rate * mean max(0, average of Q)
     at the end: one eigenproblem of size k + 1 inside the learned span (`refine`)
 
@@ -39,7 +39,7 @@ from laplacian_keyboard.types import Metrics, Pairs, Spec
 
 @dataclass(frozen=True)
 class Config:
-    """How a Laplacian basis is learned. Defaults: the paper's first table, else the reference's."""
+    """How a Laplacian basis is learned. Defaults: the paper's Table 3, else the reference's."""
 
     k: int
     """Number of eigenvectors, the constant one not counted."""
@@ -144,7 +144,7 @@ def loss(
     barrier: Float[Array, ""],
     batch: Pairs,
 ) -> tuple[Float[Array, ""], tuple[Metrics, Float[Array, "d d"], Float[Array, "d d"]]]:
-    """The augmented Lagrangian (eq. 15), with the linear and the squared errors beside it."""
+    """The augmented Lagrangian (eq. 25), with the linear and the squared errors beside it."""
     # One pass over all states: three or four small products would leave the cores idle.
     everything = jnp.concatenate([batch.obs[None], batch.future_obs[None], batch.negative_obs])
     outputs = encoder(everything)

@@ -54,7 +54,9 @@ def run_demo(
         )
     if (grid.distances(goal) < 0).any():
         raise UserError(f"{grid.source}: some free cells have no path to the goal")
-    full, small = (presets.settings(preset, n, discrete=True) for n in (num_basis, k))
+    full, small = (
+        presets.settings(preset, n, discrete=True, domain=domain) for n in (num_basis, k)
+    )
     described = {"kind": "demo", "domain": domain, "task": task, "k": k, "seed": seed}
     run = RunFolder(out, {**described, "preset": preset})
     if run.is_done:

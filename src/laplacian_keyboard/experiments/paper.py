@@ -48,6 +48,11 @@ class Value(NamedTuple):
     """Standard error of the mean; None where the paper gives none."""
 
 
+def explorer_beside(explorer: str) -> str:
+    """The explorer whose figures stand beside those of ours: the same, if the paper has it."""
+    return explorer if explorer in table("improvement").labels("explorer") else "aps"
+
+
 @dataclass(frozen=True)
 class Table:
     """A table of the paper: a figure for each combination of labels."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from laplacian_keyboard import presets
 from laplacian_keyboard.checkpoint import RunFolder, fingerprint, read_json, read_log, write_json
-from laplacian_keyboard.data.dataset import load_dataset
+from laplacian_keyboard.data.dataset import Dataset, load_dataset
 from laplacian_keyboard.envs.dmc import DmcVectorEnv
 from laplacian_keyboard.envs.domains import DMC
 from laplacian_keyboard.envs.tasks import tasks_of
@@ -38,8 +38,9 @@ from laplacian_keyboard.pretraining import pretrain
 from laplacian_keyboard.types import UserError
 
 EXPLORER = {"cheetah": "babble", "walker": "rnd", "quadruped": "babble+rnd"}
-"""Who collects the data. Babbling leaves walker and quadruped on the ground; RND gets up. On the
-quadruped both take turns, so that its slowest feature is whether it is up (docs/explorers.md)."""
+"""Who collects the data; in `paper` it is APS. Babbling leaves walker and quadruped on the ground;
+RND gets up. On the quadruped both take turns, so that its slowest feature is whether it is up
+(docs/explorers.md)."""
 SIZES = {"smoke": (1, 2), "cpu": (1, 3, 10), "paper": (1, 2, 3, 5, 10, 20, 50)}
 """Keys of the keyboards that are compared; an experiment with one size takes the largest."""
 CHECKPOINTS = 10
@@ -74,7 +75,7 @@ def robot_of(domain: str, preset: str, out: str, *, dataset: str = "", explorer:
         if data.domain != domain:
             raise UserError(f"{dataset} is data of {data.domain}, not of {domain}: give --domain")
         explorer = data.description.get("explorer") or "given"
-    explorer = explorer or EXPLORER[domain]
+    explorer = explorer or ("aps" if preset == "paper" else EXPLORER[domain])
     folder = Path(out).parent / "keyboards" / domain / explorer
     place = data_for(domain, preset, folder / "data", dataset=dataset, explorer=explorer)
     return Robot(domain, explorer, place, preset, str(folder))
@@ -123,6 +124,12 @@ def folder_of(robot: Robot, keys: Keys) -> Path:
     return Path(robot.folder) / f"{keys.basis}-k{keys.k}-{keys.seed}"
 
 
+def data_of(robot: Robot) -> Dataset:
+    """A robot's experience; in `paper` the first 5,000 episodes, as in the implementations it
+    follows, of ExORL's 10,000."""
+    return load_dataset(robot.dataset, max_episodes=5_000 if robot.preset == "paper" else None)
+
+
 def keyboard_cell(robot: Robot, keys: Keys) -> dict[str, Any]:
     """Train one keyboard. For every task: its weights, how much of its reward lies inside the span,
     and zero-shot returns at the checkpoints, of which `zero_shot` is the last.
@@ -132,7 +139,7 @@ def keyboard_cell(robot: Robot, keys: Keys) -> dict[str, Any]:
     """
     folder, larger, zero_shot = folder_of(robot, keys), _larger(robot, keys), ZeroShot(robot.domain)
     keyboard = pretrain(
-        load_dataset(robot.dataset),
+        data_of(robot),
         k=keys.k,
         basis=keys.basis,
         preset=robot.preset,

@@ -13,13 +13,12 @@ from laplacian_keyboard.envs.domains import make_vector_env
 from laplacian_keyboard.envs.tasks import tasks_of
 from laplacian_keyboard.experiments import paper
 from laplacian_keyboard.experiments.common import over_seeds
-from laplacian_keyboard.experiments.robots import Keys, players, robot_of, sizes_of
+from laplacian_keyboard.experiments.robots import Keys, Robot, players, robot_of, sizes_of
 from laplacian_keyboard.flat import train_flat
 from laplacian_keyboard.host_loop import EVALUATE_EPISODES
 from laplacian_keyboard.parallel import spread
 
 FLAT_PRESET = {"smoke": "smoke", "cpu": "cleanrl", "paper": "cleanrl"}
-PAPER_EXPLORER = "aps"
 
 
 def run(
@@ -28,14 +27,15 @@ def run(
     out: str = "runs/sample-efficiency",
     domain: str = "cheetah",
     dataset: str = "",
+    explorer: str = "",
     sizes: tuple[int, ...] = (),
 ) -> list[dict[str, Any]]:
     """One row for each k and task: areas of both, and their ratio."""
     sizes = sizes_of(preset, sizes)
-    robot = robot_of(domain, preset, out, dataset=dataset)
+    robot = robot_of(domain, preset, out, dataset=dataset, explorer=explorer)
     found = players([(robot, Keys("laplacian", k, i)) for k in sizes for i in range(seeds)])
     flat = flat_agents(preset, seeds, out, domain)
-    return [_row(domain, k, task, found, flat) for k in sizes for task in tasks_of(domain)]
+    return [_row(robot, k, task, found, flat) for k in sizes for task in tasks_of(domain)]
 
 
 def flat_agents(preset: str, seeds: int, out: str, domain: str) -> list[dict[str, Any]]:
@@ -64,7 +64,7 @@ def flat_cell(preset: str, out: str, domain: str, task: str, seed: int) -> dict[
 
 
 def _row(
-    domain: str, k: int, task: str, found: list[dict[str, Any]], flat: list[dict[str, Any]]
+    robot: Robot, k: int, task: str, found: list[dict[str, Any]], flat: list[dict[str, Any]]
 ) -> dict[str, Any]:
     ours = [cell["tasks"][task]["area"] for cell in found if cell["k"] == k]
     theirs = [cell["area"] for cell in flat if cell["task"] == task]
@@ -76,7 +76,7 @@ def _row(
         "td3_final": over_seeds([cell["final"] for cell in flat if cell["task"] == task]),
         **ratio_interval(ours, theirs),
         "paper_ratio": paper.table("auc-ratio").find(
-            explorer=PAPER_EXPLORER, domain=domain, task=task, k=k
+            explorer=paper.explorer_beside(robot.explorer), domain=robot.domain, task=task, k=k
         ),
     }
 

@@ -20,13 +20,21 @@ def run(
     out: str = "runs/zero-shot",
     domain: str = "cheetah",
     dataset: str = "",
+    explorer: str = "",
 ) -> list[dict[str, Any]]:
-    """One row for each task: both methods' returns, and the paper's (k = 50, mean over its three
-    datasets, although its caption says APS)."""
-    robot, k = robot_of(domain, preset, out, dataset=dataset), largest(preset)
+    """One row for each task: both methods' returns, and the paper's for k = 50: with the explorer,
+    where it has it, else the mean over its three datasets (its main table, although the caption
+    says APS)."""
+    robot = robot_of(domain, preset, out, dataset=dataset, explorer=explorer)
+    k, of_paper = largest(preset), {"domain": domain}
     cells = [(robot, Keys(method, k, seed)) for method in METHODS for seed in range(seeds)]
     results = keyboards(cells)
     published = paper.table("zero-shot")
+    if paper.explorer_beside(robot.explorer) == robot.explorer:
+        published, of_paper = (
+            paper.table("zero-shot-by-dataset"),
+            {**of_paper, "explorer": robot.explorer},
+        )
     return [
         {
             "task": task,
@@ -38,7 +46,7 @@ def run(
                 for method in METHODS
             },
             **{
-                f"paper_{method}": published.value(domain=domain, task=task, method=method).mean
+                f"paper_{method}": published.value(**of_paper, task=task, method=method).mean
                 for method in METHODS
             },
         }

@@ -40,8 +40,8 @@ from laplacian_keyboard.types import Metrics, Spec, Transition
 
 @dataclass(frozen=True)
 class Config:
-    """How continuous behaviors are learned. Defaults: the paper's first table where it has an
-    entry, else the implementation it follows (Touati et al.)."""
+    """How continuous behaviors are learned. Defaults: the paper's Table 3 where it has an entry,
+    else the implementation it follows (Touati et al.)."""
 
     network: Literal["two-branch", "plain"] = "two-branch"
     """Two branches, on (obs, action) and (obs, w), that meet in a hidden layer; or one MLP."""

@@ -37,7 +37,7 @@ from laplacian_keyboard.types import Metrics, Spec, Transition
 
 @dataclass(frozen=True)
 class Config:
-    """How discrete behaviors are learned. Defaults: the paper's second table where it has one."""
+    """How discrete behaviors are learned. Defaults: the paper's Table 4 where it has one."""
 
     hidden: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers."""
