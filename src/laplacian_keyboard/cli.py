@@ -496,7 +496,8 @@ def baseline_okb(
     given: what a keyboard without them is compared with.
 
     Args:
-        out: Folder of the run; an interrupted run in it is resumed.
+        out: Folder of the run; an interrupted run in it is resumed. It holds no keyboard for other
+            commands: its behaviors need the features of this world.
         preset: smoke, cpu or paper.
         seed: Seed of everything random.
         json: Print one JSON object as the last line.
@@ -504,15 +505,20 @@ def baseline_okb(
     from laplacian_keyboard.experiments import item_collector
 
     began = time.monotonic()
-    entries = item_collector.cell(preset, out, "okb", 0, seed)["entries"]
+    entries = item_collector.cell(preset, out, "okb", 0, seed, quiet=False)["entries"]
     first = entries[0]
-    result = {"task": item_collector.TASK, "return_mean": first["player"], "entries": entries}
+    result = {
+        "task": item_collector.TASK,
+        "return_mean": first["player"],
+        "return_ci95": first["player_ci95"],
+        "episodes": first["episodes"],
+        "entries": entries,
+        "seconds": round(time.monotonic() - began, 1),
+    }
     if not json:
-        print(
-            f"{result['task']}: return {first['player']:.3g} with {len(first['behaviors'])} "
-            f"behaviors ({time.monotonic() - began:.0f} s), in {out}"
-        )
-    _finish({**result, "seconds": round(time.monotonic() - began, 1)}, json)
+        _print_evaluation(result)
+        print(f"{len(first['behaviors'])} behaviors and their player in {out}")
+    _finish(result, json)
 
 
 def evaluate(

@@ -150,7 +150,9 @@ def counts_explained(
     }
 
 
-def cell(preset: str, out: str, kind: str, k: int, seed: int) -> dict[str, Any]:
+def cell(
+    preset: str, out: str, kind: str, k: int, seed: int, *, quiet: bool = True
+) -> dict[str, Any]:
     """One keyboard and its players: `lk` with k keys, or `okb`."""
     began = time.process_time()
     settings = settings_of(preset, k or NUM_TYPES)
@@ -161,7 +163,9 @@ def cell(preset: str, out: str, kind: str, k: int, seed: int) -> dict[str, Any]:
     if run.is_done:
         return run.result()
     entries = (
-        lk_entries(preset, out, k, seed, run) if kind == "lk" else okb_entries(preset, seed, run)
+        lk_entries(preset, out, k, seed, run)
+        if kind == "lk"
+        else okb_entries(preset, seed, run, quiet)
     )
     result = {"entries": entries, "cpu_seconds": round(time.process_time() - began)}
     run.finish(result)
@@ -211,7 +215,7 @@ def lk_entries(preset: str, out: str, k: int, seed: int, run: RunFolder) -> list
                 "method": method,
                 "k": k,
                 "wrong_order_reward": wrong,
-                "zero_shot": final_return(alone),
+                "zero_shot": float(final_returns(alone).mean()),
                 "outside_span": float(inferred.residual),
                 **learn_and_evaluate(settings, update, params, world, key_player, run, method),
             }
@@ -219,7 +223,7 @@ def lk_entries(preset: str, out: str, k: int, seed: int, run: RunFolder) -> list
     return entries
 
 
-def okb_entries(preset: str, seed: int, run: RunFolder) -> list[dict[str, Any]]:
+def okb_entries(preset: str, seed: int, run: RunFolder, quiet: bool) -> list[dict[str, Any]]:
     """OKB: its basis from the given features, and a player over it."""
     settings, basis_settings = (
         settings_of(preset, NUM_TYPES),
@@ -234,7 +238,14 @@ def okb_entries(preset: str, seed: int, run: RunFolder) -> list[dict[str, Any]]:
         "basis.safetensors",
         option_keyboard.empty_params(basis_settings, data.spec, NUM_TYPES),
         lambda: option_keyboard.learn_basis(
-            basis_settings, world, collected, data, inputs, time_limit=TIME_LIMIT, key=key_basis
+            basis_settings,
+            world,
+            collected,
+            data,
+            inputs,
+            time_limit=TIME_LIMIT,
+            key=key_basis,
+            quiet=quiet,
         )[0],
     )
     keyboard = option_keyboard.OptionKeyboard(data.spec, NUM_TYPES)
@@ -248,7 +259,9 @@ def okb_entries(preset: str, seed: int, run: RunFolder) -> list[dict[str, Any]]:
                 "k": NUM_TYPES,
                 "wrong_order_reward": wrong,
                 "behaviors": np.unique(np.asarray(params.weights).round(3), axis=0).tolist(),
-                **learn_and_evaluate(settings, update, params, world, key_player, run, "OKB"),
+                **learn_and_evaluate(
+                    settings, update, params, world, key_player, run, "OKB", quiet=quiet
+                ),
             }
         )
     return entries
@@ -272,6 +285,8 @@ def learn_and_evaluate(
     key: PRNGKeyArray,
     run: RunFolder,
     method: str,
+    *,
+    quiet: bool = True,
 ) -> dict[str, Any]:
     """A player for the world's task: its return at the end, and the curve that led there."""
     stage = f"{method} {float(world.wrong_order_reward):g}"
@@ -300,13 +315,18 @@ def learn_and_evaluate(
             evaluate=lambda actor: {"player/evaluation": on_curve(actor)},
             evaluate_every=every,
             chunk=every,
+            quiet=quiet,
         ),
     )
     decisions, means = run.logged(stage, "player/evaluation")
+    final = final_returns(partial(returns, actor))
+    interval = mean_interval(final, rng=np.random.default_rng(0))[1]
     return {
         "steps": [0, *(n * per_decision for n in decisions)],
         "curve": [on_curve(untrained), *means],
-        "player": final_return(partial(returns, actor)),
+        "player": float(final.mean()),
+        "player_ci95": list(interval),
+        "episodes": len(final),
     }
 
 
@@ -315,9 +335,9 @@ def episodes(number: int) -> PRNGKeyArray:
     return jax.random.split(jax.random.key(10_000 + number), CURVE_EPISODES)
 
 
-def final_return(returns: Any) -> float:
-    """The mean of `returns(keys)` over the episodes that end an experiment."""
-    return float(np.mean([returns(episodes(number)).mean() for number in range(FINAL_ROUNDS)]))
+def final_returns(returns: Any) -> np.ndarray:
+    """`returns(keys)` of the episodes that end an experiment."""
+    return np.concatenate([returns(episodes(number)) for number in range(FINAL_ROUNDS)])
 
 
 @partial(jax.jit, static_argnums=0)
