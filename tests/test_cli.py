@@ -149,9 +149,11 @@ def test_evaluations_report_return_interval_and_episodes(place, command):
     assert result["task"] == ("goal:1,1" if command == "evaluate" else "goal")
 
 
-def test_evaluating_a_keyboard_is_zero_shot(place):
-    evaluated = lk("evaluate", f"{place.path}/run", "--task", "goal", "--episodes", "8", "--json")
+def test_evaluating_a_keyboard_is_zero_shot(place, tmp_path):
+    asked = ["--task", "goal", "--episodes", "8", "--json", "--out", tmp_path / "kept"]
+    evaluated = lk("evaluate", f"{place.path}/run", *asked)
     assert evaluated.result["return_mean"] == place.zero_shot.result["return_mean"]
+    assert json.loads((tmp_path / "kept" / "evaluation.json").read_text()) == evaluated.result
 
 
 def test_progress_goes_to_stderr_and_stdout_has_the_result_alone(place):

@@ -60,6 +60,7 @@ def test_a_run_for_each_combination_of_what_its_name_mentions(tmp_path):
         (("[[run]]\nname", "[[walk]]\nname"), "unknown walk"),
         (('out = "here"', "out ="), "not valid TOML"),
         (("k = [1, 2]", "k = [1, 1]"), "two runs are named"),
+        (("--k {k}", "'--k {k}"), "No closing quotation"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_named(tmp_path, change, message):

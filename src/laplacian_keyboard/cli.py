@@ -256,7 +256,7 @@ def zero_shot(
             eigenvectors more; by default the one that suits the basis.
         episodes: Episodes to evaluate.
         seed: Seed of the evaluation.
-        out: Folder to keep the figures in, as result.json.
+        out: Folder to keep the figures in, as evaluation.json.
         json: Print one JSON object as the last line.
     """
     from laplacian_keyboard.keyboard import Chord, Keyboard
@@ -266,10 +266,10 @@ def zero_shot(
         raise UserError(f"unknown method {method!r}; known methods: {', '.join(get_args(Method))}")
     began = time.monotonic()
     keyboard = Keyboard.load(run)
-    domain = _domain_of(keyboard, run)
+    _domain_of(keyboard, run)
     inference = _infer(keyboard, task, method)
     chord = Chord(keyboard, inference.w)
-    result = _evaluated(domain, chord, task, episodes, seed, began)
+    result = _evaluated(keyboard, run, chord, task, episodes, seed, began)
     result["w"] = [round(float(x), 6) for x in inference.w]
     result["outside_span"] = float(inference.residual)
     if not json:
@@ -289,14 +289,20 @@ def _domain_of(found: Any, run: str) -> str:
 
 
 def _evaluated(
-    domain: str, agent: Any, task: str, episodes: int, seed: int, began: float
+    found: Any, run: str, agent: Any, task: str, episodes: int, seed: int, began: float
 ) -> dict[str, Any]:
-    """The figures of an evaluation."""
+    """The figures of an evaluation of what was `found` in `run`, or of what plays it."""
     from laplacian_keyboard.envs.domains import make_vector_env
+    from laplacian_keyboard.envs.host import spec_of
     from laplacian_keyboard.evaluate import episode_returns, summary
     from laplacian_keyboard.log import progress
 
+    domain = _domain_of(found, run)
     env = make_vector_env(domain, task, _copies(episodes))
+    if spec_of(env) != found.config.spec:
+        raise UserError(
+            f"{run} was trained for {found.config.spec}, but {domain} is {spec_of(env)}"
+        )
     with progress("evaluate", max(episodes, 1)) as bar:
         returns, _ = episode_returns(env, agent, episodes, seed=seed, bar=bar)
     return summary(task, returns, time.monotonic() - began)
@@ -538,7 +544,7 @@ def evaluate(
         episodes: Episodes to evaluate.
         video: Also write one episode as FILE.gif or FILE.mp4 (the latter with the extra video).
         seed: Seed of the evaluation.
-        out: Folder to keep the figures in, as result.json.
+        out: Folder to keep the figures in, as evaluation.json.
         json: Print one JSON object as the last line.
     """
     from laplacian_keyboard import film
@@ -550,8 +556,8 @@ def evaluate(
         film.check_video(video)
     found = FlatAgent.load(run) if (Path(run) / AGENT_FILE).exists() else load(run)
     agent = Chord(found, _infer(found, task).w) if isinstance(found, Keyboard) else found
-    domain = _domain_of(found.keyboard if isinstance(found, Player) else found, run)
-    result = _evaluated(domain, agent, task, episodes, seed, began)
+    below = found.keyboard if isinstance(found, Player) else found
+    domain, result = below.config.domain, _evaluated(below, run, agent, task, episodes, seed, began)
     if video is not None:
         if isinstance(agent, Player):
             agent.reset()
@@ -837,7 +843,7 @@ def _finish(result: dict[str, Any], as_json: bool, out: str | None = None) -> No
 
     if out is not None:
         make_folder(Path(out))
-        write_json(Path(out) / "result.json", result)
+        write_json(Path(out) / EVALUATION_FILE, result)
     if as_json:
         print(to_json(result))
 
@@ -864,6 +870,8 @@ COMMANDS = {
 DESCRIPTION = """Behaviors from the eigenvectors of the graph Laplacian, and a player that composes
 them beyond their linear span. A command that was interrupted continues when it is started again
 on the same folder. `lk COMMAND --help` explains each."""
+EVALUATION_FILE = "evaluation.json"
+"""Not a run's own result.json, so that a run may keep its evaluations itself."""
 FILM_STEPS = 500
 """Steps of a filmed episode."""
 EPISODE = 1_000
@@ -927,8 +935,10 @@ def _first_sentence(box: str) -> str:
     """What tyro says inside its box, up to the first line drawn across it."""
     words: list[str] = []
     for line in box.splitlines()[1:]:
-        inside = line.strip("│╰╯ ")
-        if set(inside) <= {"─"}:
-            break
+        inside = line.strip("│|╰╯+ ")
+        if set(inside) <= {"─", "-"}:
+            if words:
+                break
+            continue
         words.append(inside)
     return " ".join(words) + "; see lk --help"

@@ -24,7 +24,7 @@ from laplacian_keyboard.checkpoint import RunFolder, fingerprint
 from laplacian_keyboard.data.replay import Replay
 from laplacian_keyboard.envs.gym import JaxVectorEnv, world_of
 from laplacian_keyboard.envs.host import as_vector, spec_of
-from laplacian_keyboard.host_loop import Curve, Table, empty_replay, learn_players
+from laplacian_keyboard.host_loop import Curve, Table, empty_replay, learn_players, place_of
 from laplacian_keyboard.keyboard import (
     Keyboard,
     Player,
@@ -252,7 +252,7 @@ def compose(
     """
     world = world_of(env)
     env = as_vector(env) if world is None else JaxVectorEnv(world, getattr(env, "num_envs", 1))
-    place, spec = str(env) if world is None else fingerprint(world), spec_of(env)
+    place, spec = place_of(env), spec_of(env)
     if not spec.discrete:
         world = None  # stepping such worlds costs little beside the updates
     if spec != keyboard.config.spec:

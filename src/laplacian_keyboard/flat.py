@@ -17,7 +17,7 @@ from laplacian_keyboard import player as playing
 from laplacian_keyboard import presets
 from laplacian_keyboard.checkpoint import RunFolder, load_arrays, save_arrays
 from laplacian_keyboard.envs.host import as_vector, spec_of
-from laplacian_keyboard.host_loop import Table, learn_players
+from laplacian_keyboard.host_loop import Table, learn_players, place_of
 from laplacian_keyboard.keyboard import header_of, read_config
 from laplacian_keyboard.nets import MLP
 from laplacian_keyboard.types import Spec, UserError
@@ -121,7 +121,7 @@ def train_flat(
         raise UserError(f"steps must be at least 1, not {steps}")
     config, run = FlatConfig(spec, settings, domain), None
     if out is not None:
-        described = {"kind": "td3", "seed": seed, "steps": steps, "world": str(env)}
+        described = {"kind": "td3", "seed": seed, "steps": steps, "world": place_of(env)}
         run = RunFolder(out, {**described, **dataclasses.asdict(config)})
         if run.is_done:
             return FlatAgent.load(run.path)

@@ -34,8 +34,9 @@ from jax import Array
 from jaxtyping import PRNGKeyArray
 
 from laplacian_keyboard import player as playing
-from laplacian_keyboard.checkpoint import RunFolder, save_arrays
+from laplacian_keyboard.checkpoint import RunFolder, fingerprint, save_arrays
 from laplacian_keyboard.data.replay import Replay
+from laplacian_keyboard.envs.gym import world_of
 from laplacian_keyboard.evaluate import episode_returns
 from laplacian_keyboard.keyboard import behave, prepare
 from laplacian_keyboard.log import progress
@@ -388,6 +389,12 @@ def play_and_learn(
 
 
 _fold = jax.jit(jax.vmap(jax.random.fold_in, (0, None)))
+
+
+def place_of(env: Any) -> str:
+    """What tells an environment from another in the settings of a run."""
+    world = world_of(env)
+    return str(env) if world is None else fingerprint(world)
 
 
 def final_observations(infos: dict[str, Any], obs: np.ndarray) -> np.ndarray:

@@ -57,8 +57,10 @@ class Job:
     def is_done(self) -> bool:
         """Whether its folder holds a finished run, or a whole dataset."""
         dataset = Path(self.folder) / "dataset.json"
-        whole = dataset.exists() and read_json(dataset).get("complete", False)
-        return whole or (Path(self.folder) / "done").exists()
+        described = read_json(dataset) if dataset.exists() else {}
+        if not isinstance(described, dict):
+            raise UserError(f"{dataset} does not describe a dataset; remove it to collect again")
+        return described.get("complete", False) or (Path(self.folder) / "done").exists()
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,10 @@ def _jobs(path: Path, out: str, grid: dict[str, list[Any]], run: Any) -> Iterato
         folder = name.format(**settings)
         if Path(folder).is_absolute() or ".." in Path(folder).parts:
             raise UserError(f"{path}: the name {folder!r} leads out of {out}")
-        words = shlex.split(command.format(**settings))
+        try:
+            words = shlex.split(command.format(**settings))
+        except ValueError as error:
+            raise UserError(f"{path}: the command {command!r}: {error}") from error
         place = str(Path(out) / folder)
         yield Job(folder, (*words, "--out", place), place)
 
