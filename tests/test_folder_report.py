@@ -52,6 +52,16 @@ def test_cells_with_a_curve_for_each_task_are_found(tmp_path):
     np.testing.assert_array_equal(curve.returns, [1.0, 2.0])
 
 
+def test_a_return_that_was_no_number_is_drawn_around_and_damage_is_named(tmp_path):
+    a_run(tmp_path / "a", 0, float("nan"))
+    (curve,) = find_curves(tmp_path)
+    assert curve.returns[0] == 0.0 and np.isnan(curve.returns[1])
+    assert write_folder_report(tmp_path)[0].exists()
+    (tmp_path / "a" / "result.json").write_text("[]")
+    with pytest.raises(UserError, match=r"result.json is not that of a run"):
+        find_curves(tmp_path)
+
+
 def test_a_folder_without_runs_says_so(tmp_path):
     with pytest.raises(UserError, match="no finished runs"):
         write_folder_report(tmp_path)

@@ -47,6 +47,12 @@ def test_a_run_for_each_combination_of_what_its_name_mentions(tmp_path):
     )
 
 
+def test_a_setting_is_one_word_of_its_command(tmp_path):
+    text = GRID.format(out="my runs", data="data").replace("goal:1,1", "my tasks:far")
+    job = read_sweep(write(tmp_path, text)).stages[1][0]
+    assert job.arguments[1:4] == ("my runs/keyboard-k1-0", "--task", "my tasks:far")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

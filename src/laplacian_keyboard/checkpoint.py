@@ -10,6 +10,7 @@ import json
 import math
 import os
 import platform
+import shlex
 import sys
 import zlib
 from collections.abc import Mapping
@@ -151,7 +152,7 @@ def versions() -> dict[str, str]:
 
 def command() -> str:
     """What this process was started with, or the one that started it as a worker."""
-    return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
 
 
 class RunFolder:

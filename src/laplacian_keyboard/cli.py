@@ -4,6 +4,7 @@ import contextlib
 import inspect
 import io
 import os
+import shlex
 import sys
 import time
 from functools import partial, wraps
@@ -122,11 +123,14 @@ def data_info(dataset: Folder, json: bool = False) -> None:
     from laplacian_keyboard.data.dataset import describe, load_dataset
 
     data = load_dataset(dataset)
-    result = describe(data, quantities=labels.quantities(data))
     rows = data.sample_next_rows(100_000, seed=0)
-    result["task_rewards"] = {
-        task: float(labels.relabel(data, task, rows).mean()) for task in labels.tasks_of(data)
-    }
+    try:
+        result = describe(data, quantities=labels.quantities(data))
+        result["task_rewards"] = {
+            task: float(labels.relabel(data, task, rows).mean()) for task in labels.tasks_of(data)
+        }
+    except UserError as error:
+        raise UserError(f"{dataset}: {error}") from error
     if not json:
         shown = ("domain", "explorer", "episodes", "steps", "obs_dim", "action_dim", "num_actions")
         _print_table([(name.replace("_", " "), str(result[name])) for name in shown])
@@ -315,6 +319,11 @@ def _infer(keyboard: Any, task: str, method: Any = None) -> Any:
     domain = keyboard.config.domain
     if is_grid(domain) and not is_function(task):
         world = jax_world(domain, task_named(domain, task))
+        if world.spec != keyboard.config.spec:
+            raise UserError(
+                f"the keyboard was trained for {keyboard.config.spec}, but the map of {domain} is "
+                f"{world.spec}: it has changed since"
+            )
         return keyboard.inference(world.observations, world.reward, method)
     return keyboard.infer_task(task, method)
 
@@ -612,6 +621,10 @@ def export(run: Run, out: str, json: bool = False) -> None:
     from laplacian_keyboard.keyboard import Keyboard
 
     keyboard = Keyboard.load(run)
+    if (Path(out) / "config.json").exists():
+        raise UserError(
+            f"{out} holds a run, whose keyboard this would replace: choose another --out"
+        )
     keyboard.save(out, small=True)
     size = sum(path.stat().st_size for path in Path(out).glob("*.safetensors"))
     if not json:
@@ -717,7 +730,7 @@ def sweep(
 
     described = read_sweep(file)
     if dry_run:
-        commands = {"lk " + " ".join(job.arguments): job.is_done for job in described.jobs}
+        commands = {shlex.join(["lk", *job.arguments]): job.is_done for job in described.jobs}
         if not json:
             for command, is_done in commands.items():
                 print(f"{'done   ' if is_done else 'to do  '} {command}")

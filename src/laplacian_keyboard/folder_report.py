@@ -128,9 +128,11 @@ def find_curves(folder: Path) -> list[Curve]:
         place = done.parent
         config, result = (place / name for name in ("config.json", "result.json"))
         if config.exists() and result.exists():
-            found += _curves_of(
-                str(place.relative_to(folder)), read_json(config), read_json(result)
-            )
+            described, outcome = read_json(config), read_json(result)
+            for path, content in ((config, described), (result, outcome)):
+                if not isinstance(content, dict):
+                    raise UserError(f"{path} is not that of a run; mend or remove its folder")
+            found += _curves_of(str(place.relative_to(folder)), described, outcome)
     return found
 
 
@@ -147,7 +149,8 @@ def _curves_of(place: str, config: dict[str, Any], result: dict[str, Any]) -> li
     if "curve" in result:
         task, curve = str(result.get("task", "")), result["curve"]
         title = f"{domain} {task}".strip() or place
-        means = [float(np.mean(each)) for each in curve["returns"]]
+        # A return that was not a number is null in JSON.
+        means = [float(np.mean(np.array(each, float))) for each in curve["returns"]]
         return [Curve(f"{group}{task}", title, name, command, place, curve["steps"], means)]
     return [
         Curve(

@@ -119,7 +119,7 @@ def _jobs(path: Path, out: str, grid: dict[str, list[Any]], run: Any) -> Iterato
         if Path(folder).is_absolute() or ".." in Path(folder).parts:
             raise UserError(f"{path}: the name {folder!r} leads out of {out}")
         try:
-            words = shlex.split(command.format(**settings))
+            words = [word.format(**settings) for word in shlex.split(command)]
         except ValueError as error:
             raise UserError(f"{path}: the command {command!r}: {error}") from error
         place = str(Path(out) / folder)

@@ -283,8 +283,9 @@ def read_description(folder: str | Path) -> dict[str, Any]:
         raise UserError(f"{path}: is not JSON ({error}); mend or remove it") from error
     if not isinstance(description, dict):
         raise UserError(f"{path}: is not a dataset description; mend or remove it")
-    for field, kind in (("checksums", dict), ("num_actions", int)):
-        if not isinstance(description.get(field, kind()), kind):
+    kinds = {"domain": str, "explorer": str, "checksums": dict, "num_actions": int}
+    for field, kind in kinds.items():
+        if not isinstance(description.get(field) or kind(), kind):
             raise UserError(f"{path}: {field} must be of type {kind.__name__}; mend or remove it")
     return description
 
