@@ -58,7 +58,7 @@ def test_a_return_that_was_no_number_is_drawn_around_and_damage_is_named(tmp_pat
     assert curve.returns[0] == 0.0 and np.isnan(curve.returns[1])
     assert write_folder_report(tmp_path)[0].exists()
     (tmp_path / "a" / "result.json").write_text("[]")
-    with pytest.raises(UserError, match=r"result.json is not that of a run"):
+    with pytest.raises(UserError, match=r"result.json is not a description"):
         find_curves(tmp_path)
 
 

@@ -121,6 +121,10 @@ def test_a_finished_run_loads_and_other_settings_are_refused(dataset, keyboard, 
     again = pretraining.pretrain(dataset, k=K, preset="smoke", seed=0, out=tmp_path / "run")
     assert same_bits(again.params, keyboard.params)
     assert (tmp_path / "run" / "keyboard.safetensors").stat().st_mtime_ns == written
+    (tmp_path / "run" / "keyboard.safetensors").unlink()  # as its error says if it is damaged
+    again = pretraining.pretrain(dataset, k=K, preset="smoke", seed=0, out=tmp_path / "run")
+    assert same_bits(again.params, keyboard.params)
+    assert (tmp_path / "run" / "done").exists()
     with pytest.raises(UserError, match=f"k = {K}, not {K + 1}"):
         pretraining.pretrain(dataset, k=K + 1, preset="smoke", seed=0, out=tmp_path / "run")
 

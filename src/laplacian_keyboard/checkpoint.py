@@ -54,14 +54,17 @@ def write_json(path: Path, value: Any) -> None:
     write_atomically(path, (to_json(value, indent=1) + "\n").encode())
 
 
-def read_json(path: Path) -> Any:
-    """The value of a JSON file."""
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; all of ours hold one."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
     except ValueError as error:
         raise UserError(f"{path} is not valid JSON ({error}); remove it to start afresh") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{path} is not a description of ours; remove it to start afresh")
+    return value
 
 
 def save_arrays(path: Path, tree: Any, metadata: Mapping[str, str] | None = None) -> None:
@@ -172,10 +175,10 @@ class RunFolder:
         settings = json.loads(json.dumps(settings))
         config = self.path / "config.json"
         if config.exists():
-            stored = read_json(config)
+            stored = read_json(config).get("settings")
             if not isinstance(stored, dict):
-                raise UserError(f"{config} is not a run's description; choose another --out")
-            _require_same_settings(self.path, stored.get("settings", {}), settings)
+                raise UserError(f"{config} has no settings of a run; choose another --out")
+            _require_same_settings(self.path, stored, settings)
         elif self.path.exists() and not _is_empty(self.path):
             raise UserError(
                 f"{self.path} exists and is not a run folder; choose another --out or remove it"
@@ -215,6 +218,14 @@ class RunFolder:
     @property
     def is_done(self) -> bool:
         return (self.path / "done").exists()
+
+    def is_whole(self, *files: Path) -> bool:
+        """Whether the run is complete and these files are there. One that has lost a file is to be
+        finished again."""
+        if self.is_done and not all(file.exists() for file in files):
+            (self.path / "done").unlink()
+            self._lock()
+        return self.is_done
 
     def result(self) -> dict[str, Any]:
         return read_json(self.path / "result.json")
@@ -266,7 +277,7 @@ class RunFolder:
         if not path.exists():
             return
         kept = []
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 entry = json.loads(line)
             except ValueError:

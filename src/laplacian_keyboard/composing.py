@@ -26,6 +26,8 @@ from laplacian_keyboard.envs.gym import JaxVectorEnv, world_of
 from laplacian_keyboard.envs.host import as_vector, spec_of
 from laplacian_keyboard.host_loop import Curve, Table, empty_replay, learn_players, place_of
 from laplacian_keyboard.keyboard import (
+    KEYBOARD_FILE,
+    PLAYER_FILE,
     Keyboard,
     Player,
     acting_part,
@@ -265,7 +267,7 @@ def compose(
     if out is not None:
         described = _described(keyboard, config, place, steps, seed)
         run = RunFolder(out, described, _origin(keyboard, preset, facts))
-        if run.is_done:
+        if run.is_whole(run.path / PLAYER_FILE, run.path / KEYBOARD_FILE):
             return Player.load(run.path)
     if world is not None:
         player = learn_player(

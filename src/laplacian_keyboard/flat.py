@@ -123,7 +123,7 @@ def train_flat(
     if out is not None:
         described = {"kind": "td3", "seed": seed, "steps": steps, "world": place_of(env)}
         run = RunFolder(out, {**described, **dataclasses.asdict(config)})
-        if run.is_done:
+        if run.is_whole(run.path / AGENT_FILE):
             return FlatAgent.load(run.path)
     (actor,), (curve,) = learn_players(
         table_of(config),

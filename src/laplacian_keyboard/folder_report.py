@@ -43,7 +43,11 @@ def write_folder_report(folder: str | Path) -> tuple[Path, Path]:
     folder = Path(folder)
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder; give one that holds runs")
-    tables = [read_json(path) for path in sorted(folder.rglob(TABLE_FILE))]
+    tables = []
+    for path in sorted(folder.rglob(TABLE_FILE)):
+        tables.append(table := read_json(path))
+        if missing := {"experiment", "preset", "command", "rows"} - table.keys():
+            raise UserError(f"{path} lacks {min(missing)}: it is no table of `lk reproduce`")
     curves = find_curves(folder)
     if not tables and not curves:
         raise UserError(
@@ -129,9 +133,6 @@ def find_curves(folder: Path) -> list[Curve]:
         config, result = (place / name for name in ("config.json", "result.json"))
         if config.exists() and result.exists():
             described, outcome = read_json(config), read_json(result)
-            for path, content in ((config, described), (result, outcome)):
-                if not isinstance(content, dict):
-                    raise UserError(f"{path} is not that of a run; mend or remove its folder")
             found += _curves_of(str(place.relative_to(folder)), described, outcome)
     return found
 
@@ -146,7 +147,7 @@ def _curves_of(place: str, config: dict[str, Any], result: dict[str, Any]) -> li
         "td3": "flat TD3",
         "players": f"player, k = {k}, {settings.get('t_term')} steps a chord",
     }.get(kind, f"{kind}, k = {k}")
-    if "curve" in result:
+    if result.get("curve", {}).get("steps"):
         task, curve = str(result.get("task", "")), result["curve"]
         title = f"{domain} {task}".strip() or place
         # A return that was not a number is null in JSON.

@@ -32,7 +32,13 @@ from laplacian_keyboard.data.stream import Layout, Stream, layout_of
 from laplacian_keyboard.devices import everywhere, line_of, line_of_devices, split
 from laplacian_keyboard.envs.domains import ANGLES
 from laplacian_keyboard.inputs import Inputs
-from laplacian_keyboard.keyboard import Keyboard, KeyboardConfig, KeyboardParams, empty_params
+from laplacian_keyboard.keyboard import (
+    KEYBOARD_FILE,
+    Keyboard,
+    KeyboardConfig,
+    KeyboardParams,
+    empty_params,
+)
 from laplacian_keyboard.successor.weights import sample_weights
 from laplacian_keyboard.train import fit
 from laplacian_keyboard.types import Metrics, Pairs, UserError
@@ -416,8 +422,9 @@ def pretrain_seeds(
     run = None
     if out is not None:
         run = RunFolder(out, described, origin)
-        if run.is_done:
-            return [Keyboard.load(folder) for folder in _seed_folders(run.path, seeds)]
+        folders = _seed_folders(run.path, seeds)
+        if run.is_whole(*(folder / KEYBOARD_FILE for folder in folders)):
+            return [Keyboard.load(folder) for folder in folders]
     keys = jnp.stack([jax.random.key(seed) for seed in seeds]) if many else jax.random.key(seeds[0])
     inputs, experience = prepare_experience(
         dataset,

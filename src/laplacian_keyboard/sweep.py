@@ -57,10 +57,8 @@ class Job:
     def is_done(self) -> bool:
         """Whether its folder holds a finished run, or a whole dataset."""
         dataset = Path(self.folder) / "dataset.json"
-        described = read_json(dataset) if dataset.exists() else {}
-        if not isinstance(described, dict):
-            raise UserError(f"{dataset} does not describe a dataset; remove it to collect again")
-        return described.get("complete", False) or (Path(self.folder) / "done").exists()
+        whole = dataset.exists() and read_json(dataset).get("complete", False)
+        return whole or (Path(self.folder) / "done").exists()
 
 
 @dataclass(frozen=True)
