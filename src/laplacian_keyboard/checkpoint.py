@@ -220,9 +220,10 @@ class RunFolder:
         return (self.path / "done").exists()
 
     def is_whole(self, *files: Path) -> bool:
-        """Whether the run is complete and these files are there. One that has lost a file is to be
-        finished again."""
-        if self.is_done and not all(file.exists() for file in files):
+        """Whether the run is complete and its result and these files are there. One that has lost
+        a file is to be finished again."""
+        kept = (self.path / "result.json", *files)
+        if self.is_done and not all(file.exists() for file in kept):
             (self.path / "done").unlink()
             self._lock()
         return self.is_done
@@ -303,7 +304,7 @@ def _is_empty(path: Path) -> bool:
 
 
 def _require_same_settings(path: Path, stored: dict[str, Any], wanted: dict[str, Any]) -> None:
-    for name in sorted(stored.keys() | wanted.keys()):
+    for name in sorted(stored.keys() | wanted.keys(), key=lambda name: (name != "kind", name)):
         old, new = stored.get(name), wanted.get(name)
         if isinstance(old, dict) and isinstance(new, dict):
             _require_same_settings(path, old, new)

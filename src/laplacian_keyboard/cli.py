@@ -357,6 +357,7 @@ def compose(
     """
     from laplacian_keyboard import composing
     from laplacian_keyboard.envs.domains import is_function, make_vector_env
+    from laplacian_keyboard.envs.host import spec_of
     from laplacian_keyboard.evaluate import episode_returns, summary
     from laplacian_keyboard.host_loop import EVALUATE_EPISODES
     from laplacian_keyboard.keyboard import Chord, Keyboard
@@ -379,6 +380,10 @@ def compose(
     keyboard = Keyboard.load(run)
     episodes = 100 if in_scan else EVALUATE_EPISODES
     evaluate_in = make_vector_env(domain, task, episodes)
+    if spec_of(evaluate_in) != config.spec:
+        raise UserError(
+            f"{run} was trained for {config.spec}, but {domain} is {spec_of(evaluate_in)}"
+        )
 
     def evaluate(player: Any) -> dict[str, float]:
         returns, _ = episode_returns(evaluate_in, player, episodes, seed=seed)
