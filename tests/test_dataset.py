@@ -458,6 +458,8 @@ def assert_same_folders(ours: Path, theirs: Path) -> None:
 
 def test_writer_resumes_after_an_interruption(tmp_path):
     folder = tmp_path / "interrupted"
+    with EpisodeWriter(folder, DESCRIPTION), pytest.raises(UserError, match="another process"):
+        EpisodeWriter(folder, DESCRIPTION)
     with pytest.raises(KeyboardInterrupt), EpisodeWriter(folder, DESCRIPTION) as writer:
         writer.add(**make_arrays(0, 5))
         writer.add(**make_arrays(1, 8))
@@ -486,11 +488,11 @@ def test_writer_refuses_what_is_not_its_own(tmp_path):
     write_folder(tmp_path)
     with pytest.raises(UserError, match="already holds 3 episodes"):
         EpisodeWriter(tmp_path, DESCRIPTION, resume=False)
-    writer = EpisodeWriter(tmp_path, DESCRIPTION)
-    with pytest.raises(UserError, match="observation is 6 wide uint8"):
-        writer.add(**(make_arrays(3, 5) | {"observation": np.zeros((6, 6), np.uint8)}))
-    with pytest.raises(UserError, match=r"episode 3 for .* not finite"):
-        writer.add(**poisoned("observation", np.nan)(make_arrays(3, 5)))
+    with EpisodeWriter(tmp_path, DESCRIPTION) as writer:
+        with pytest.raises(UserError, match="observation is 6 wide uint8"):
+            writer.add(**(make_arrays(3, 5) | {"observation": np.zeros((6, 6), np.uint8)}))
+        with pytest.raises(UserError, match=r"episode 3 for .* not finite"):
+            writer.add(**poisoned("observation", np.nan)(make_arrays(3, 5)))
     assert json.loads((tmp_path / "dataset.json").read_text())["complete"] is True
     scramble(tmp_path / "buffer" / "episode_000001_8.npz")
     with pytest.raises(UserError, match=r"episode_000001_8\.npz: differs from its checksum"):
@@ -639,6 +641,7 @@ def test_minari_box_actions(minari, tmp_path):
     assert np.abs(dataset.action).max() <= 1
     shorter = EpisodeWriter(tmp_path / "resumed", dict(dataset.description))
     shorter.add(**read_episode(list_episodes(tmp_path / "data")[0].path)._asdict())
+    del shorter  # as a process that was killed: it is not complete, and keeps nobody out
     keyboard = lk.pretrain(dataset, k=2, preset="smoke")
     assert keyboard.config.domain == "gym:Pendulum-v1"
     assert np.abs(keyboard.act(dataset.observation, keyboard.infer_task("env").w)).max() <= 1.0

@@ -7,9 +7,12 @@ An episode of T steps has T + 1 rows, row 0 being the reset. Row t holds the obs
 physics state) after step t, and the action, reward and discount of that step.
 """
 
+import fcntl
 import io
 import json
+import os
 import re
+import weakref
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -117,6 +120,7 @@ class EpisodeWriter:
             self._buffer.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"{self._buffer}: cannot be created ({error.strerror})") from error
+        self._lock()
         self._take_over(found, stored.get("checksums", {}))
         if not self._complete:
             self._write_description()
@@ -127,6 +131,20 @@ class EpisodeWriter:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
+        self._unlock()
+
+    def _lock(self) -> None:
+        """Keep other processes out until this writer is left, or gone: two would overwrite each
+        other's episodes."""
+        folder = os.open(self._buffer, os.O_RDONLY)
+        self._unlock = weakref.finalize(self, os.close, folder)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._unlock()
+            raise UserError(f"another process is writing to {self.folder}") from error
+        except OSError:  # a file system without locks
+            pass
 
     def add(
         self,
