@@ -238,6 +238,27 @@ def _mujoco_version(env: VectorEnv) -> str | None:
     return importlib.metadata.version("mujoco") if hasattr(env, "set_physics_states") else None
 
 
+class Step(NamedTuple):
+    """What a step of every environment did, `(envs, ...)` each."""
+
+    action: Any
+    next_obs: Any
+    """Reached by the step, also where a reset followed."""
+    terminated: Any
+    over: Any
+    """Terminated or cut."""
+
+
+class Stretch(NamedTuple):
+    """Observations and the steps taken there, `(steps, envs, ...)` each; see `Step`."""
+
+    obs: Any
+    action: Any
+    next_obs: Any
+    terminated: Any
+    over: Any
+
+
 class _Agent:
     """An explorer with its memory."""
 
@@ -272,7 +293,7 @@ class _Agent:
             obs, reward, terminated, truncated, infos = env.step(action)
             # Stored as ExORL does; no explorer sees it.
             final = recorder.add(action, obs, reward, terminated, truncated, infos)
-            self.observe(action, final, terminated, truncated, step_key)
+            self.observe(Step(action, final, terminated, terminated | truncated), step_key)
             step += 1
         return recorder.episodes()
 
@@ -285,14 +306,7 @@ class _Agent:
             return _random_choice(self.num_envs, self.spec.num_actions, key)
         return _random_action(self.num_envs, self.spec.action_dim, key)
 
-    def observe(
-        self,
-        action: np.ndarray,
-        next_obs: np.ndarray,
-        terminated: np.ndarray,
-        truncated: np.ndarray,
-        key: PRNGKeyArray,
-    ) -> None:
+    def observe(self, step: Step, key: PRNGKeyArray) -> None:
         """Called after every step."""
 
 
@@ -328,18 +342,6 @@ def _babble(config: babble.Config, state: babble.State, key: PRNGKeyArray):
     return jax.vmap(lambda state, key: babble.act(config, state, key=key))(state, key)
 
 
-class Stretch(NamedTuple):
-    """Steps of several environments, `(steps, envs, ...)` each."""
-
-    obs: Any
-    action: Any
-    next_obs: Any
-    """Reached by the step, also where a reset followed."""
-    terminated: Any
-    over: Any
-    """Terminated or cut."""
-
-
 class _Learner(_Agent):
     """A learned explorer: acts with its actor, learns after every stretch."""
 
@@ -370,17 +372,9 @@ class _Learner(_Agent):
             return super().act(obs, key)
         return _act(self.config.td3, self.memory[0].agent.actor.params, self.extended, key)
 
-    def observe(
-        self,
-        action: np.ndarray,
-        next_obs: np.ndarray,
-        terminated: np.ndarray,
-        truncated: np.ndarray,
-        key: PRNGKeyArray,
-    ) -> None:
-        next_extended = np.concatenate([next_obs, self.context], axis=1)
-        over = terminated | truncated
-        self.stretch.append((self.extended, action, next_extended, terminated, over))
+    def observe(self, step: Step, key: PRNGKeyArray) -> None:
+        next_extended = np.concatenate([step.next_obs, self.context], axis=1)
+        self.stretch.append((self.extended, *step._replace(next_obs=next_extended)))
         self.steps += 1
         if len(self.stretch) == STRETCH:
             stretch = Stretch(*map(np.stack, zip(*self.stretch, strict=True)))
@@ -417,15 +411,8 @@ class _Turns(_Agent):
     def act(self, obs: np.ndarray, key: PRNGKeyArray) -> Any:
         return self.whose_turn.act(obs, key)
 
-    def observe(
-        self,
-        action: np.ndarray,
-        next_obs: np.ndarray,
-        terminated: np.ndarray,
-        truncated: np.ndarray,
-        key: PRNGKeyArray,
-    ) -> None:
-        self.whose_turn.observe(action, next_obs, terminated, truncated, key)
+    def observe(self, step: Step, key: PRNGKeyArray) -> None:
+        self.whose_turn.observe(step, key)
         self.steps += 1
 
     @property
