@@ -9,7 +9,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
 from gymnasium.vector import AutoresetMode
 
 from laplacian_keyboard.envs.domains import make_vector_env, task_named
-from laplacian_keyboard.envs.host import HostVectorEnv, find_reward, make_host
+from laplacian_keyboard.envs.host import TIME_LIMIT, HostVectorEnv, find_reward, make_host
 from laplacian_keyboard.types import Spec, UserError
 
 
@@ -82,6 +82,21 @@ def test_pendulum_is_cut_after_200_steps_and_shows_its_last_observation():
     assert truncated.all() and not terminated.any() and infos["_final_obs"].all()
     np.testing.assert_array_equal(infos["final_obs"][1], last)
     np.testing.assert_array_equal(obs[1], plain.reset()[0])
+
+
+def test_an_environment_without_a_time_limit_is_given_one():
+    class Endless(Probe):
+        def step(self, action):
+            obs, reward, _, _, info = super().step(action)
+            return obs, reward, False, False, info
+
+    gymnasium.register("test/Endless-v0", entry_point=Endless, disable_env_checker=True)
+    envs = make_host("test/Endless-v0")
+    envs.reset(seed=0)
+    ends = [envs.step(np.zeros((1, 4)))[2:4] for _ in range(TIME_LIMIT)]
+    del gymnasium.registry["test/Endless-v0"]
+    assert not any(terminated or truncated for terminated, truncated in ends[:-1])
+    assert ends[-1] == (False, True)
 
 
 def test_cartpoles_reset_alone_in_the_step_that_ends_them():

@@ -18,6 +18,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
+from gymnasium.wrappers import TimeLimit
 from numpy.typing import ArrayLike, NDArray
 
 from laplacian_keyboard.envs.gym import spaces_of
@@ -25,6 +26,9 @@ from laplacian_keyboard.types import Spec, UserError
 
 Reward = Callable[[NDArray[np.float32]], NDArray[np.float64]]
 """Next observations `(..., o)` to rewards `(...)`."""
+TIME_LIMIT = 1_000
+"""Steps after which an episode is cut where the environment has no limit of its own: without one,
+an evaluation or a round of collecting might never end."""
 
 
 def make_host(env_id: str, num_envs: int = 1, task: str = "env") -> "HostVectorEnv":
@@ -143,11 +147,17 @@ class HostVectorEnv(VectorEnv):
         return ((1.0 - share) * space.low + share * space.high).astype(space.dtype)
 
 
+def _make(env_id: str) -> gymnasium.Env:
+    env = gymnasium.make(env_id)
+    limited = env.spec is not None and env.spec.max_episode_steps is not None
+    return env if limited else TimeLimit(env, TIME_LIMIT)
+
+
 def _make_copies(env_id: str, num_envs: int) -> SyncVectorEnv:
     try:
         with _current_directory_importable():  # Gymnasium imports MODULE of `MODULE:ENV_ID`
             return SyncVectorEnv(
-                [partial(gymnasium.make, env_id)] * num_envs,
+                [partial(_make, env_id)] * num_envs,
                 autoreset_mode=AutoresetMode.SAME_STEP,
             )
     except (gymnasium.error.Error, ImportError) as error:
