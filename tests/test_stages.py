@@ -199,6 +199,10 @@ def test_inference_explains_what_is_wrong_with_its_labels(keyboard):
         keyboard.infer(OBS, np.ones(104))
     with pytest.raises(UserError, match="not a finite number"):
         keyboard.infer(OBS, np.full(104, np.nan))
+    with pytest.raises(UserError, match="observation is not a finite number"):
+        keyboard.infer(np.full_like(OBS, np.nan), np.arange(104.0))
+    with pytest.raises(UserError, match="unknown method 'magic'; known methods: mean"):
+        keyboard.infer(OBS, np.arange(104.0), "magic")
     with pytest.raises(ValueError, match="103 rewards do not fit"):
         keyboard.infer(OBS, np.arange(103.0))
     with pytest.raises(ValueError, match="26 entries"):

@@ -160,6 +160,8 @@ class Keyboard:
             raise ValueError(f"{len(rewards)} rewards do not fit observations of {phi.shape[:-1]}")
         if not np.all(np.isfinite(rewards)):
             raise UserError("a reward is not a finite number")
+        if not np.all(np.isfinite(phi)):
+            raise UserError("an observation is not a finite number, or its features are not")
         if np.ptp(np.asarray(rewards)) == 0.0:
             raise UserError(
                 "all rewards are equal, so they say nothing about the task; label other states"

@@ -10,13 +10,14 @@ docs/continuous-control.md has all of them. Why is not known: behaviors may foll
 better than the fast ones that regression leans on.
 """
 
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
 from laplacian_keyboard.successor.weights import to_sphere
+from laplacian_keyboard.types import UserError
 
 Method: TypeAlias = Literal["mean", "least-squares", "smooth"]
 SMOOTHING = 0.75
@@ -38,6 +39,8 @@ def infer(
     phi: Float[Array, "n k"], rewards: Float[Array, "n"], method: Method = "least-squares"
 ) -> Inference:
     """Weights of the task whose rewards on n states with features `phi` are `rewards`."""
+    if method not in get_args(Method):
+        raise UserError(f"unknown method {method!r}; known methods: {', '.join(get_args(Method))}")
     raw = phi.T @ rewards / rewards.shape[0] if method == "mean" else regress(phi, rewards)
     order = jnp.arange(1, phi.shape[1] + 1)
     w = raw / order**SMOOTHING if method == "smooth" else raw
