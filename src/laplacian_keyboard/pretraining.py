@@ -30,7 +30,8 @@ from laplacian_keyboard.data.replay import (
 )
 from laplacian_keyboard.data.stream import Layout, Stream, layout_of
 from laplacian_keyboard.devices import everywhere, line_of, line_of_devices, split
-from laplacian_keyboard.envs.domains import ANGLES
+from laplacian_keyboard.envs.domains import ANGLES, WORLDS, make_vector_env
+from laplacian_keyboard.envs.host import spec_of
 from laplacian_keyboard.inputs import Inputs
 from laplacian_keyboard.keyboard import (
     KEYBOARD_FILE,
@@ -401,9 +402,11 @@ def pretrain_seeds(
     domain, discrete = dataset.domain or "", dataset.spec.discrete
     settings = presets.settings(preset, k, discrete=discrete, basis=basis, domain=domain)
     _require_enough_states(dataset, k)
+    _require_own_world(dataset)
     config = KeyboardConfig(
         dataset.spec, settings.basis, settings.successor, domain, ANGLES.get(domain, ())
     )
+    _require_wide_enough(config)
     layout = find_layout(dataset, k, config.angles, settings.normalise, memory)
     described = {
         "kind": "keyboard",
@@ -603,6 +606,32 @@ def kept(run: RunFolder | None, name: str, like: Any, make: Callable[[], Any]) -
     if not path.exists():
         save_arrays(path, make())
     return load_arrays(path, like)[0]
+
+
+def _require_own_world(dataset: Dataset) -> None:
+    """Refuse data that cannot be of the world they name. Gymnasium's may not be installed where a
+    keyboard is learned, so they are not asked for."""
+    domain = dataset.domain or ""
+    if domain.partition(":")[0] not in WORLDS:
+        return
+    spec = spec_of(make_vector_env(domain, None, 1))
+    if spec != dataset.spec:
+        raise UserError(
+            f"{dataset.path or 'the dataset'}: its domain is {domain}, which has {spec}, but it "
+            f"holds {dataset.spec}; name the domain that the data are of"
+        )
+
+
+def _require_wide_enough(config: KeyboardConfig) -> None:
+    """Eigenvectors have to be independent, so a linear layer makes no more than it is wide."""
+    basis = config.basis
+    if isinstance(basis, laplacian.Config):
+        width = basis.hidden[-1] if basis.hidden else config.input_spec.obs_dim
+        if basis.k > width:
+            raise UserError(
+                f"k = {basis.k} is too large: the last layer of the preset's basis is {width} "
+                f"wide, so k can be at most {width}"
+            )
 
 
 def _require_enough_states(dataset: Dataset, k: int) -> None:

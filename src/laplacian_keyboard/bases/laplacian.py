@@ -34,7 +34,7 @@ from jaxtyping import Float, Int, PRNGKeyArray
 
 from laplacian_keyboard.learner import Learner, adam
 from laplacian_keyboard.nets import MLP
-from laplacian_keyboard.types import Metrics, Pairs, Spec
+from laplacian_keyboard.types import Metrics, Pairs, Spec, UserError
 
 
 @dataclass(frozen=True)
@@ -201,9 +201,14 @@ def refine(encoder: MLP, averaged: Moments) -> MLP:
     """The encoder with its linear head turned so that its outputs solve the eigenproblem
     `A v = lambda B v` of the averaged moments (Rayleigh-Ritz): on the data they become orthonormal,
     ordered, and the best eigenvectors inside the span that was learned."""
-    _, rotation = scipy.linalg.eigh(
-        np.asarray(averaged.change, np.float64), np.asarray(averaged.gram, np.float64)
-    )
+    change, gram = (np.asarray(x, np.float64) for x in (averaged.change, averaged.gram))
+    try:
+        _, rotation = scipy.linalg.eigh(change, gram)
+    except scipy.linalg.LinAlgError as error:
+        raise UserError(
+            f"{len(gram)} outputs of the basis are not independent on these data: choose a smaller "
+            "k, or data with more different states"
+        ) from error
     rotation = jnp.asarray(rotation, jnp.float32)
     *hidden, head = encoder.layers
     head = eqx.tree_at(

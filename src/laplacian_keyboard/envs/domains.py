@@ -22,6 +22,8 @@ DOMAINS = (
     "gym:ENV_ID",
 )
 DMC = ("cheetah", "walker", "quadruped")
+WORLDS = ("four-rooms", "grid", "point-maze", "item-collector", *DMC)
+"""Kinds of domains that come with the package."""
 ANGLES = {"cheetah": (1,)}
 """Entries of a domain's observation that are angles without bound: the cheetah's pitch."""
 FOUR_ROOMS_GOAL = (9, 9)
