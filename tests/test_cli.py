@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 import laplacian_keyboard
@@ -210,6 +211,10 @@ BAD_INPUT = {
     "k above the demo's states": ("demo --k 104 --out {p}/new", "104 states"),
     "k of zero": ("pretrain {p}/data --k 0 --out {p}/new", "at least 1"),
     "k above the data's states": ("pretrain {p}/data --k 104 --out {p}/new", "104 different"),
+    "k above the basis's width": (
+        "pretrain {p}/data --k 40 --preset smoke --out {p}/new",
+        "32 wide",
+    ),
     "run of another k": ("pretrain {p}/data --k 9 --preset smoke --out {p}/run", "k = 10, not 9"),
     "run of another seed": (
         "pretrain {p}/data --k 10 --seed 1 --preset smoke --out {p}/run",
@@ -233,6 +238,8 @@ BAD_INPUT = {
     "not a dataset to learn from": ("pretrain {p}/run --out {p}/new", "no episodes"),
     "dataset that is missing": ("data info {p}/none", "no such folder"),
     "run that is missing": ("zero-shot {p}/none --task goal", "holds no keyboard.safetensors"),
+    "data of another domain": ("pretrain {p}/liar --preset smoke --out {p}/new", "holds Spec"),
+    "data half written": ("pretrain {p}/half --preset smoke --out {p}/new", "is incomplete"),
     "dataset of another seed": ("collect four-rooms --seed 9 --steps 9 --out {p}/data", "seed"),
 }
 
@@ -243,6 +250,10 @@ def test_bad_input_is_one_line_and_exit_code_2(place, name):
     (place.path / "full.txt").write_text("###\n###\n")
     (place.path / "odd.txt").write_text("...\n.?.\n")
     (place.path / "small.txt").write_text(".....\n.....\n.....\n")
+    for folder, wrong in (("liar", {"domain": "cheetah"}), ("half", {"complete": False})):
+        shutil.copytree(place.path / "data", place.path / folder, dirs_exist_ok=True)
+        description = json.loads((place.path / folder / "dataset.json").read_text())
+        (place.path / folder / "dataset.json").write_text(json.dumps(description | wrong))
     before = contents(place.path)
     outcome = lk(*command.format(p=place.path).split())
     assert outcome.code == 2
@@ -301,6 +312,29 @@ def test_numbers_that_make_no_sense_are_refused(copied, command):
     assert outcome.code == 2
     assert len(outcome.messages) == 1
     assert not (copied / "new").exists()
+
+
+def test_a_report_that_cannot_be_written_costs_no_run(copied):
+    report = copied / "run" / "report.html"
+    report.unlink()
+    (report / "in the way").mkdir(parents=True)
+    outcome = lk(*f"pretrain {copied}/data --k 10 --preset smoke --out {copied}/run --json".split())
+    assert outcome.code == 0 and outcome.result["k"] == 10
+    assert any("not its report: cannot write" in line for line in outcome.messages)
+
+
+def test_damaged_physics_is_a_problem_of_a_dataset_and_not_of_the_command(tmp_path):
+    lk(*f"collect cheetah --explorer babble --steps 2000 --num-envs 2 --out {tmp_path}".split())
+    file = sorted((tmp_path / "buffer").iterdir())[0]
+    with np.load(file) as archive:
+        arrays = dict(archive)
+    arrays["physics"][7] = np.nan
+    np.savez(file, **arrays)
+    (tmp_path / "dataset.json").unlink()
+    (tmp_path / "dataset.json").write_text(json.dumps({"domain": "cheetah"}))
+    result = lk("data", "info", str(tmp_path), "--json").result
+    assert any("physics is not finite" in problem for problem in result["problems"])
+    assert set(result["task_rewards"]) == {"run", "run_backward", "walk", "walk_backward"}
 
 
 @pytest.mark.parametrize("command", ["demo --k five", "demo --kk 5", "collect four-rooms", "play?"])

@@ -425,7 +425,8 @@ def test_describe_names_problems(tmp_path):
     writer = EpisodeWriter(tmp_path, DESCRIPTION)
     for episode in arrays:
         writer.add(**episode)
-    info = describe(load_dataset(tmp_path), quantities={"speed": np.arange(101.0)})
+    data = load_dataset(tmp_path, incomplete_ok=True)
+    info = describe(data, quantities={"speed": np.arange(101.0)})
     problems = "\n".join(info["problems"])
     assert "incomplete" in problems
     assert "1 observation dimensions never change: 2" in problems
@@ -520,7 +521,9 @@ def test_killed_collection_continues_as_if_nothing_happened(tmp_path):
         process.send_signal(signal.SIGKILL)
         process.wait()
     total = len(list(folder.glob("buffer/*.npz"))) + 2
-    assert load_dataset(folder).num_episodes == total - 2
+    with pytest.raises(UserError, match=rf"is incomplete \({total - 2} episodes"):
+        load_dataset(folder)
+    assert load_dataset(folder, incomplete_ok=True).num_episodes == total - 2
     with EpisodeWriter(folder, DESCRIPTION) as writer:
         assert writer.episodes == total - 2
         while writer.episodes < total:
@@ -541,7 +544,7 @@ def test_failing_write_leaves_nothing_behind(tmp_path, monkeypatch, call):
         with pytest.raises(UserError, match=r"episode_000001_8\.npz: No space"):
             writer.add(**make_arrays(1, 8))
         with pytest.raises(UserError, match=r"\.npy: No space"):
-            load_dataset(tmp_path)
+            load_dataset(tmp_path, incomplete_ok=True)
     assert [path.name for path in (tmp_path / "buffer").iterdir()] == ["episode_000000_5.npz"]
     assert [path.name for path in (tmp_path / ".cache").iterdir()] == ["lock"]
     writer.add(**make_arrays(1, 8))
@@ -574,9 +577,9 @@ def test_full_disk(tiny_disk, tmp_path, monkeypatch):
     for file in files:
         read_episode(file.path)
     with pytest.raises(UserError, match=r"npy: No space"):
-        load_dataset(tiny_disk / "data")
+        load_dataset(tiny_disk / "data", incomplete_ok=True)
     subprocess.run(["mount", "-o", "remount,ro", str(tiny_disk)], check=True)
-    dataset = load_dataset(tiny_disk / "data")
+    dataset = load_dataset(tiny_disk / "data", incomplete_ok=True)
     assert dataset.num_episodes == writer.episodes
     assert list((tmp_path / "home").glob("*/data-*/index.json"))
 

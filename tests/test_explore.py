@@ -218,6 +218,11 @@ def test_mistakes_are_named(tmp_path):
         gather(cheetahs, tmp_path / "a", explorer="fly", **arguments)
     with pytest.raises(UserError, match="unknown preset"):
         gather(cheetahs, tmp_path / "b", explorer="rnd", preset="huge", **arguments)
+    gather(cheetahs, tmp_path / "d", explorer="random", num_envs=2, **arguments)
+    for name, other in (("num_envs", 3), ("preset", "paper"), ("seed", 1)):
+        with pytest.raises(UserError, match=f"{name} is .*, but this collection has {other!r}"):
+            options = {"num_envs": 2, name: other, **arguments}
+            gather(cheetahs, tmp_path / "d", explorer="random", **options)
     with pytest.raises(UserError, match="discrete actions"):
         gather(
             lambda count: make_vector_env("four-rooms", None, count),

@@ -9,7 +9,7 @@ import sys
 import time
 from functools import partial, wraps
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, get_args
+from typing import Annotated, Any, TypeAlias
 
 import tyro
 
@@ -119,15 +119,20 @@ def data_info(dataset: Folder, json: bool = False) -> None:
         dataset: Folder of the dataset, ours or ExORL's.
         json: Print one JSON object as the last line.
     """
+    import numpy as np
+
     from laplacian_keyboard.data import labels
     from laplacian_keyboard.data.dataset import describe, load_dataset
 
-    data = load_dataset(dataset)
-    rows = data.sample_next_rows(100_000, seed=0)
+    data = load_dataset(dataset, incomplete_ok=True)
+    everywhere = labels.rows_to_label(data, np.arange(len(data.observation)))
+    rows = labels.rows_to_label(data, data.sample_next_rows(100_000, seed=0))
     try:
-        result = describe(data, quantities=labels.quantities(data))
+        result = describe(data, quantities=labels.quantities(data, everywhere))
         result["task_rewards"] = {
-            task: float(labels.relabel(data, task, rows).mean()) for task in labels.tasks_of(data)
+            task: float(labels.relabel(data, task, rows).mean())
+            for task in labels.tasks_of(data)
+            if len(rows)
         }
     except UserError as error:
         raise UserError(f"{dataset}: {error}") from error
@@ -135,7 +140,8 @@ def data_info(dataset: Folder, json: bool = False) -> None:
         shown = ("domain", "explorer", "episodes", "steps", "obs_dim", "action_dim", "num_actions")
         _print_table([(name.replace("_", " "), str(result[name])) for name in shown])
         for name, spread in result.get("coverage", {}).items():
-            print(_histogram(name.replace("_", " "), spread))
+            if spread["counts"]:
+                print(_histogram(name.replace("_", " "), spread))
         for task, reward in result["task_rewards"].items():
             print(f"mean reward of {task}: {reward:.4f}")
         for problem in result["problems"]:
@@ -211,7 +217,6 @@ def pretrain(
     from laplacian_keyboard.checkpoint import read_json
     from laplacian_keyboard.data.dataset import load_dataset
     from laplacian_keyboard.pretraining import pretrain as pretrain_one
-    from laplacian_keyboard.run_report import write_report
     from laplacian_keyboard.seeds import pretrain_all
 
     began = time.monotonic()
@@ -235,9 +240,9 @@ def pretrain(
         pretrain_all(dataset, seeds=all_seeds, max_episodes=max_episodes, **settings)
     result = {"k": k, **read_json(Path(out) / "result.json")}
     result["seconds"] = round(time.monotonic() - began, 1)
-    report = write_report(out)
+    report = _report_of(out)
     if not json:
-        print(f"keyboard of {k} keys in {out}; see {report}")
+        print(f"keyboard of {k} keys in {out}{report}")
     _finish(result, json)
 
 
@@ -264,10 +269,7 @@ def zero_shot(
         json: Print one JSON object as the last line.
     """
     from laplacian_keyboard.keyboard import Chord, Keyboard
-    from laplacian_keyboard.zero_shot import Method
 
-    if method is not None and method not in get_args(Method):
-        raise UserError(f"unknown method {method!r}; known methods: {', '.join(get_args(Method))}")
     began = time.monotonic()
     keyboard = Keyboard.load(run)
     _domain_of(keyboard, run)
@@ -361,7 +363,6 @@ def compose(
     from laplacian_keyboard.evaluate import episode_returns, summary
     from laplacian_keyboard.host_loop import EVALUATE_EPISODES
     from laplacian_keyboard.keyboard import Chord, Keyboard
-    from laplacian_keyboard.run_report import write_report
     from laplacian_keyboard.seeds import compose_all
 
     began = time.monotonic()
@@ -426,13 +427,25 @@ def compose(
         evaluate_in=evaluate_in,
         facts=facts,
     )
-    report = write_report(out)
+    report = _report_of(out)
     returns, _ = episode_returns(evaluate_in, player, episodes, seed=seed)
     result = summary(task, returns, time.monotonic() - began)
     if not json:
         _print_evaluation(result)
-        print(f"player in {out}; see {report}")
+        print(f"player in {out}{report}")
     _finish({**result, **facts, "out": out}, json)
+
+
+def _report_of(out: str) -> str:
+    """Write the report of a finished run, which is finished even where that fails; returns what to
+    say of it."""
+    from laplacian_keyboard.run_report import write_report
+
+    try:
+        return f"; see {write_report(out)}"
+    except UserError as error:
+        print(f"lk: the run is finished, but not its report: {error}", file=sys.stderr)
+        return ""
 
 
 def baseline_td3(

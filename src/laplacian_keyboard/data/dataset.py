@@ -165,9 +165,14 @@ class Dataset:
 
 
 def load_dataset(
-    path: str | Path, *, max_episodes: int | None = None, progress: Progress | None = None
+    path: str | Path,
+    *,
+    max_episodes: int | None = None,
+    incomplete_ok: bool = False,
+    progress: Progress | None = None,
 ) -> Dataset:
-    """Open a folder of episodes, ours or ExORL's; the first time, or after it changed, pack it."""
+    """Open a folder of episodes, ours or ExORL's; the first time, or after it changed, pack it.
+    What was not written to its end is refused unless `incomplete_ok`."""
     folder = Path(path)
     if folder.name == "buffer" and not (folder / "buffer").is_dir():
         folder = folder.parent
@@ -176,6 +181,11 @@ def load_dataset(
     files = list_episodes(folder)
     description = read_description(folder) or _guess_description(folder)
     _require_listed_files(folder, description, files)
+    if description.get("complete") is False and not incomplete_ok:
+        raise UserError(
+            f"{folder}: is incomplete ({len(files)} episodes are there); run the command that "
+            "writes it again, with fewer --steps if these are enough"
+        )
     files = files[:max_episodes]
     rows = _map_rows(folder, files, description, progress)
     num_actions = description.get("num_actions") or 0

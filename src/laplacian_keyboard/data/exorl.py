@@ -28,7 +28,7 @@ from laplacian_keyboard.types import UserError
 
 DESCRIPTION = "dataset.json"
 _REQUIRED = ("observation", "action", "reward", "discount")
-_IDENTITY = ("domain", "explorer", "seed", "num_actions")
+_IDENTITY = ("domain", "explorer", "seed", "num_actions", "preset", "num_envs", "length")
 """What must agree for two collections to be one."""
 _EPISODE_NAME = re.compile(r".+_(\d+)_(\d+)\.npz")
 

@@ -36,7 +36,14 @@ OBSERVED: dict[str, dict[str, int]] = {
 def sample_states(dataset: Dataset, count: int = 10_000, seed: int = 0) -> Dataset:
     """`count` different next states of a dataset, as rows without episodes: what a task is
     inferred from (the paper's N = 10^4)."""
-    return states_at(dataset, dataset.sample_next_rows(count, seed))
+    return states_at(dataset, rows_to_label(dataset, dataset.sample_next_rows(count, seed)))
+
+
+def rows_to_label(dataset: Dataset, rows: np.ndarray) -> np.ndarray:
+    """Those of the rows that can be labelled: without the ones whose stored physics is damaged."""
+    if dataset.physics is None:
+        return rows
+    return rows[np.isfinite(dataset.physics[rows]).all(axis=1)]
 
 
 def states_at(dataset: Dataset, rows: np.ndarray) -> Dataset:
