@@ -348,6 +348,7 @@ def _continuous_cpu(k: int) -> Settings:
             hidden=(256, 256),
             batch_size=256,
             num_steps=successor_steps,
+            actor_step_size=1e-3,
             max_grad_norm=0.0,
             tau=0.005,
             climb="first",
@@ -370,19 +371,21 @@ def _continuous_cpu(k: int) -> Settings:
 
 def _quadruped_cpu(k: int) -> Settings:
     """The quadruped takes twice as long to learn how to get up, and e_1, which tells whether it is,
-    has no tail to bound (docs/continuous-control.md)."""
+    has no tail to bound (docs/continuous-control.md). Its figures are of the paper's step size."""
     robots, successor_steps = _continuous_cpu(k), 60_000
     return dataclasses.replace(
         robots,
         basis=dataclasses.replace(robots.basis, bound=2.0),
-        successor=dataclasses.replace(robots.successor, num_steps=successor_steps),
+        successor=dataclasses.replace(
+            robots.successor, num_steps=successor_steps, actor_step_size=1e-4
+        ),
         successor_steps=successor_steps,
     )
 
 
 def _maze_cpu(k: int) -> Settings:
     """A point in a maze needs little: networks of 128, a tenth of the arithmetic. It looks further
-    ahead, since a room is twenty steps wide."""
+    ahead, since a room is twenty steps wide. Its figures are of the paper's step size."""
     robots, basis_steps, successor_steps = _continuous_cpu(k), 8_000, 15_000
     return dataclasses.replace(
         robots,
@@ -391,7 +394,11 @@ def _maze_cpu(k: int) -> Settings:
         ),
         basis_steps=basis_steps,
         successor=dataclasses.replace(
-            robots.successor, hidden=(128, 128), batch_size=128, num_steps=successor_steps
+            robots.successor,
+            hidden=(128, 128),
+            batch_size=128,
+            num_steps=successor_steps,
+            actor_step_size=1e-4,
         ),
         successor_steps=successor_steps,
         player_steps=50_000,

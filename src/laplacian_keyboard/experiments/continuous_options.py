@@ -42,6 +42,8 @@ VARIANTS = {
     "features not squashed": Variant({"bound": 0.0}),
     "emphasis 1": Variant(behaviors={"emphasis": 1.0}),
     "actor climbs the smaller head": Variant(behaviors={"climb": "smaller"}),
+    "actor's step size 3e-4": Variant(behaviors={"actor_step_size": 3e-4}),
+    "actor's step size 1e-4 (paper)": Variant(behaviors={"actor_step_size": 1e-4}),
     "constant step sizes": Variant(behaviors={"num_steps": 0}),
     "no layer normalisation": Variant(behaviors={"layer_norm": False}),
     "two-branch networks": Variant(behaviors={"network": "two-branch"}),
