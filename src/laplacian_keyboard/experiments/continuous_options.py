@@ -49,6 +49,7 @@ VARIANTS = {
     "two-branch networks": Variant(behaviors={"network": "two-branch"}),
     "twice the updates": Variant(times=2),
     "three times the updates": Variant(times=3),
+    "both step sizes 3e-4": Variant(behaviors={"actor_step_size": 3e-4, "critic_step_size": 3e-4}),
 }
 
 
